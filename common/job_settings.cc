@@ -1,0 +1,77 @@
+#include "common/job_settings.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+namespace leeway {
+
+void JobSettings::describe(Knobs& k) {
+  k.add("staleness", staleness, "clocks", "how many steps a worker may run ahead of what it has seen");
+  k.add("update", update, "apply each step as it comes, or average the steps of one clock");
+  k.add("optimizer", optimizer, "the servers' update rule");
+  k.add("learning_rate", learning_rate, "per update", "step size of the optimizer");
+  k.add("momentum", momentum, "0..1", "for optimizer = momentum");
+  k.add("beta1", beta1, "0..1", "adam: decay of the first moment");
+  k.add("beta2", beta2, "0..1", "adam: decay of the second moment");
+  k.add("epsilon", epsilon, "a small number", "adam: added to the root of the second moment");
+  k.add("weight_decay", weight_decay, "per update", "L2 penalty added to the gradient");
+  k.add("pull_dtype", pull_dtype, "how weights travel to the workers");
+  k.add("loss_scale_initial", loss_scale_initial, "a power of two",
+        "the loss is multiplied by this so that FP16 gradients do not vanish");
+  k.add("loss_scale_min", loss_scale_min, "a power of two", "below it a worker stops the job");
+  k.add("loss_scale_max", loss_scale_max, "a power of two", "the scale never grows above it");
+  k.add("loss_scale_growth_interval", loss_scale_growth_interval, "steps",
+        "finite steps in a row after which the scale doubles");
+  k.add("seed", seed, "a number", "of every random choice: initial weights, order of the data");
+  k.add("partition_elements", partition_elements, "elements",
+        "unit of placement and update; 1048576 elements are 4 MiB of FP32");
+  k.add("server_memory_limit", server_memory_limit,
+        "most memory a server takes for weights, optimizer and gradients; 0 = no limit");
+  k.add("checkpoint_every", checkpoint_every, "steps",
+        "clocks between checkpoints; 0 = only at the end and on a graceful stop");
+  k.add("checkpoint_keep", checkpoint_keep, "checkpoints", "older ones are deleted");
+  k.add("heartbeat_interval_ms", heartbeat_interval_ms, "how often a member reports");
+  k.add("member_timeout_ms", member_timeout_ms, "a member silent for so long is dead");
+  k.add("start_timeout_ms", start_timeout_ms, "everybody must have registered by then");
+  k.add("transfer_timeout_ms", transfer_timeout_ms, "deadline of one transfer on the fabric");
+}
+
+Dtype JobSettings::pull_type() const { return *parse_dtype(pull_dtype.value); }
+
+Result<JobSettings> JobSettings::from_values(const std::map<std::string, std::string>& values) {
+  JobSettings settings;
+  Knobs knobs;
+  settings.describe(knobs);
+  for (const auto& [name, text] : values)
+    if (auto status = knobs.set(name, text, "job settings"); !status)
+      return tl::unexpected(status.error());
+  return settings;
+}
+
+Status JobSettings::check() const {
+  const auto bad = [](std::string why) { return fail(Code::kInvalidArgument, std::move(why)); };
+  const auto power_of_two = [](double x) { int e = 0; return x > 0 && std::frexp(x, &e) == 0.5; };
+  if (learning_rate < 0) return bad(fmt::format("learning_rate = {} is negative", learning_rate));
+  if (momentum < 0 || momentum >= 1) return bad(fmt::format("momentum = {} is not in [0, 1)", momentum));
+  if (beta1 < 0 || beta1 >= 1) return bad(fmt::format("beta1 = {} is not in [0, 1)", beta1));
+  if (beta2 < 0 || beta2 >= 1) return bad(fmt::format("beta2 = {} is not in [0, 1)", beta2));
+  if (epsilon <= 0) return bad(fmt::format("epsilon = {} is not positive", epsilon));
+  if (weight_decay < 0) return bad(fmt::format("weight_decay = {} is negative", weight_decay));
+  if (!power_of_two(loss_scale_min) || !power_of_two(loss_scale_max) ||
+      !power_of_two(loss_scale_initial))
+    return bad("loss_scale_initial, loss_scale_min and loss_scale_max must be powers of two");
+  if (loss_scale_min > loss_scale_initial || loss_scale_initial > loss_scale_max)
+    return bad(fmt::format("loss_scale_initial = {} is outside [loss_scale_min = {}, "
+                           "loss_scale_max = {}]",
+                           loss_scale_initial, loss_scale_min, loss_scale_max));
+  if (loss_scale_growth_interval == 0) return bad("loss_scale_growth_interval must be at least 1");
+  if (partition_elements == 0 || partition_elements > (1ull << 28))
+    return bad("partition_elements must be between 1 and 268435456");
+  if (heartbeat_interval_ms.count() < 10) return bad("heartbeat_interval_ms must be at least 10");
+  if (member_timeout_ms < 3 * heartbeat_interval_ms)
+    return bad("member_timeout_ms must be at least three heartbeat_interval_ms");
+  return {};
+}
+
+}  // namespace leeway

@@ -1,0 +1,62 @@
+// The settings of a job. The scheduler owns them and hands every server and worker the same values,
+// so nobody can train with another bound than the rest.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "common/knobs.h"
+#include "common/tensor.h"
+
+namespace leeway {
+
+struct JobSettings {
+  // Consistency (DESIGN: the staleness contract).
+  Bound staleness{0};
+  Choice update{"per_push", {"per_push", "per_clock"}};
+
+  // The servers' optimizer.
+  Choice optimizer{"momentum", {"sgd", "momentum", "adam"}};
+  double learning_rate = 0.01;
+  double momentum = 0.9;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  double weight_decay = 0.0;
+
+  // Numbers on the wire.
+  Choice pull_dtype{"f16", {"f16", "bf16", "f32"}};
+  double loss_scale_initial = 1024.0;
+  double loss_scale_min = 1.0;
+  double loss_scale_max = 16777216.0;
+  std::uint32_t loss_scale_growth_interval = 1000;
+
+  std::uint64_t seed = 1;
+  std::uint64_t partition_elements = 1u << 20;
+  Bytes server_memory_limit{0};
+
+  // Checkpoints.
+  std::uint64_t checkpoint_every = 0;
+  std::uint32_t checkpoint_keep = 3;
+
+  // Deadlines.
+  std::chrono::milliseconds heartbeat_interval_ms{200};
+  std::chrono::milliseconds member_timeout_ms{5000};
+  std::chrono::milliseconds start_timeout_ms{60000};
+  std::chrono::milliseconds transfer_timeout_ms{20000};
+
+  // Binds every field above; the Knobs must not outlive this.
+  void describe(Knobs& knobs);
+  Dtype pull_type() const;
+  bool per_clock() const { return update.value == "per_clock"; }
+
+  // From what the scheduler sent: a name that is not known or a value that does not parse means
+  // another version of Leeway.
+  static Result<JobSettings> from_values(const std::map<std::string, std::string>& values);
+  // Values that are each valid but do not go together.
+  Status check() const;
+};
+
+}  // namespace leeway

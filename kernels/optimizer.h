@@ -1,0 +1,69 @@
+// The servers' fused update: FP16 (or FP32) gradients in, FP32 master and state, published copy out,
+// one pass over memory.
+//
+// Same bits everywhere: with fp32 arithmetic, round to nearest, and exactly the operations below in
+// exactly this order (no fused multiply-add), every version (scalar reference, AVX2, AVX-512, CUDA)
+// gives the same bits for the same input.
+//
+//   g = 0;  for each gradient i in order:  g = g + data_i * inverse_scale_i
+//   g = g * weight
+//   g = g + weight_decay * w                                   (only when weight_decay != 0)
+//   sgd:       w = w - learning_rate * g
+//   momentum:  m = momentum * m + g;  w = w - learning_rate * m
+//              (heavy ball without dampening, as Sutskever et al. 2013 eq. 1-2 with the learning
+//              rate taken out of the velocity)
+//   adam:      m = beta1 * m + (1 - beta1) * g
+//              v = beta2 * v + ((1 - beta2) * g) * g
+//              w = w - (step_size * m) / (sqrt(v) * root_correction + epsilon)
+//              step_size = learning_rate / (1 - beta1^step), root_correction = 1 / sqrt(1 - beta2^step),
+//              both computed in FP64 once per call, then rounded (Kingma and Ba 2015, algorithm 1)
+//   publish = round to nearest even (w)
+//
+// Called from any thread, on disjoint ranges at once. Pointers may be unaligned by the element size
+// only. Arrays of one update should not lie at the same offset modulo 4 KiB (docs/performance.md).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "common/tensor.h"
+
+namespace leeway::kernels {
+
+enum class Optimizer : std::uint8_t { kSgd = 1, kMomentum = 2, kAdam = 3 };
+
+// FP32 state arrays beside the master: 0, 1 (m), 2 (m, v).
+constexpr int state_arrays(Optimizer optimizer) noexcept {
+  return optimizer == Optimizer::kSgd ? 0 : optimizer == Optimizer::kMomentum ? 1 : 2;
+}
+
+struct Hyper {
+  float learning_rate = 0.01f;
+  float momentum = 0.9f;
+  float beta1 = 0.9f;
+  float beta2 = 0.999f;
+  float epsilon = 1e-8f;
+  float weight_decay = 0.0f;
+};
+
+struct Gradient {
+  const std::byte* data = nullptr;  // `elements` of dtype
+  Dtype dtype = Dtype::kF16;        // kF16, kBf16 or kF32
+  float inverse_scale = 1.0f;       // 1 / the scale that the worker multiplied by
+};
+
+struct UpdateArgs {
+  std::span<const Gradient> gradients;  // at least one
+  float weight = 1.0f;                  // 1/n to average n of them
+  std::size_t elements = 0;
+  float* master = nullptr;
+  float* state[2] = {nullptr, nullptr};  // m, v
+  std::byte* publish = nullptr;          // null = do not publish
+  Dtype publish_dtype = Dtype::kF16;
+  std::uint64_t step = 1;  // updates that this partition has had, this one included
+};
+
+void update(Optimizer optimizer, const Hyper& hyper, const UpdateArgs& args);
+
+}  // namespace leeway::kernels

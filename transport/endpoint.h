@@ -1,0 +1,138 @@
+// One libfabric endpoint (FI_EP_RDM, FI_MSG | FI_RMA) and the thread that owns it.
+//
+// Messages are small and two-sided; bulk bytes move by RMA, which only servers start. No operation
+// relies on an order between two others: EFA gives none.
+//
+// Threads: open(), allocate() and start() are called while starting; post() from any thread; every
+// method marked [owner] only on the endpoint's own thread, i.e. inside a handler, a completion, a
+// timer or a posted task. Completions run on that thread, exactly once each, never from inside the
+// call that started the operation. The Endpoint outlives its RegisteredMemory's last transfer; its
+// destructor stops the thread, fails what is pending with kCancelled and closes the fabric objects
+// in order.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/ids.h"
+#include "common/result.h"
+#include "common/monotonic.h"
+
+namespace leeway::transport {
+
+// What one endpoint may ask of the machine.
+struct EndpointOptions {
+  std::string fabric = "auto";   // auto | efa | verbs | tcp | shm
+  std::string bind = "127.0.0.1";  // address to listen on (tcp, verbs)
+  std::uint32_t peers = 16;      // how many it will talk to: sizes queues, FI_UNIVERSE_SIZE
+  std::string thread_name = "fabric";
+};
+
+// What it got. `address` is opaque and goes to peers through the scheduler.
+struct EndpointInfo {
+  std::string fabric;    // the family: efa | verbs | tcp | shm
+  std::string provider;  // libfabric's own name, "tcp;ofi_rxm"
+  std::string device;    // domain or NIC name
+  std::string printable; // for people: "fi_sockaddr_in://127.0.0.1:40123"
+  std::vector<std::byte> address;
+  std::size_t max_message = 0;  // bytes that send() takes
+};
+
+// Memory that this endpoint may move. Move-only; page-aligned, zeroed and touched.
+// Lives until no transfer uses it; freed and deregistered by its destructor, on any thread.
+class RegisteredMemory {
+ public:
+  RegisteredMemory() noexcept;
+  RegisteredMemory(RegisteredMemory&&) noexcept;
+  RegisteredMemory& operator=(RegisteredMemory&&) noexcept;
+  ~RegisteredMemory();
+
+  std::span<std::byte> bytes() const noexcept;
+  // What a peer must be told to reach byte `offset` of it: an address in its remote space and a key.
+  std::uint64_t remote_address(std::size_t offset = 0) const noexcept;
+  std::uint64_t remote_key() const noexcept;
+
+ private:
+  friend class Endpoint;
+  struct Impl;
+  explicit RegisteredMemory(std::unique_ptr<Impl> impl) noexcept;
+  std::unique_ptr<Impl> impl_;
+};
+
+// A range of registered memory on this side of a transfer.
+struct LocalRange {
+  const RegisteredMemory* memory = nullptr;
+  std::size_t offset = 0;
+  std::size_t size = 0;
+};
+
+// Its counterpart at the peer.
+struct RemoteRange {
+  std::uint64_t address = 0;
+  std::uint64_t key = 0;
+};
+
+using Peer = Strong<struct PeerTag, std::uint64_t>;
+// On kTimedOut the provider may still touch the memory: `memory_released` says false, and the
+// caller must not give that memory another content until the endpoint is closed.
+struct Outcome {
+  Status status;
+  bool memory_released = true;
+};
+using Completion = std::function<void(Outcome)>;
+using MessageHandler = std::function<void(std::span<const std::byte>)>;
+using Task = std::function<void()>;
+
+// How far from its limits an endpoint is; for benchmarks, logs and admin.
+struct EndpointCounters {
+  std::uint64_t messages_sent = 0, messages_received = 0;
+  std::uint64_t bytes_read = 0, bytes_written = 0;
+};
+
+class Endpoint {
+ public:
+  // Throws ConfigError when the fabric is not there (never falls back to another), the address is
+  // not ours or locked memory is too small: bytes, limit and remedy in the text.
+  static std::unique_ptr<Endpoint> open(const EndpointOptions& options);
+  ~Endpoint();
+
+  const EndpointInfo& info() const noexcept;
+
+  // Any thread. kResourceExhausted names bytes, limit and remedy.
+  Result<RegisteredMemory> allocate(std::size_t bytes);
+
+  // Starts the thread. Each message that arrives is given to `handler` there; the span lives for the
+  // call. What is in it is the peer's word: check everything.
+  void start(MessageHandler handler);
+  // Runs `task` on the endpoint's thread, in the order of posting. Any thread; blocks while the
+  // queue is full (except on the endpoint's own thread); false once the endpoint is stopping.
+  bool post(Task task);
+
+  // [owner] The same address again gives the same peer.
+  Result<Peer> connect(std::span<const std::byte> address);
+  // [owner] Fails everything pending to that peer with kUnavailable and forgets it.
+  void disconnect(Peer peer);
+
+  // [owner] Copies `message` (at most info().max_message bytes) before it returns.
+  void send(Peer peer, std::span<const std::byte> message, TimePoint deadline,
+            Completion done = nullptr);
+  // [owner] One-sided. The write is complete when the bytes are in the peer's memory.
+  void read(Peer peer, LocalRange into, RemoteRange from, TimePoint deadline, Completion done);
+  void write(Peer peer, LocalRange from, RemoteRange to, TimePoint deadline, Completion done);
+  // [owner] Runs `task` once, not before `when`.
+  void at(TimePoint when, Task task);
+
+  EndpointCounters counters() const noexcept;  // any thread
+
+ private:
+  class Impl;
+  explicit Endpoint(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace leeway::transport

@@ -1,0 +1,135 @@
+// The wire messages of push and pull: layout, encoder, decoder.
+//
+// All integers little-endian, no padding, floats as their IEEE bits. Every message starts with
+//
+//   offset size
+//        0    4  magic "LWY1"
+//        4    2  version (kWireVersion)
+//        6    2  type (MessageType)
+//        8    8  job: random number of the job; a message of another job is refused
+//       16    8  incarnation of the sender
+//       24    4  sender's id: worker rank or server number
+//       28    4  body bytes that follow
+//
+// and the bodies are
+//
+//   PUSH        8 clock | 8 key | 4 n | n * { 4 partition, 4 scale (f32), 8 address, 8 bytes,
+//                                             1 codec, 1 flags }
+//   PUSH_TAKEN  8 clock | 4 n | n * { 4 partition }
+//   COMMIT      8 clock | 4 samples | 2 n | n bytes of worker state
+//   ABANDON     as COMMIT
+//   COMMITTED   8 clock                       (answers COMMIT and ABANDON)
+//   PULL        8 clock | 4 request | 4 staleness | 4 total entries of the request | 8 key | 4 n
+//               | n * { 4 partition, 8 have (version), 8 address }
+//               staleness: the bound for this pull; kUnboundedStaleness = inf
+//   PULLED      8 clock | 4 request | 8 slowest (smallest clock of a live worker whose steps are in)
+//               | 4 total entries | 4 n | n * { 4 partition, 8 version }
+//   REFUSED     2 code (Code) | 2 n | n bytes of text
+//
+// A push or pull of more entries than fit one message goes in several; PULL and PULLED carry the
+// total, so that the receiver knows when it has all. Decoders bound every count by the bytes that
+// are there: nothing that a peer sends makes this process read beyond, allocate more than the
+// message is long, or abort.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "common/ids.h"
+#include "common/result.h"
+
+namespace leeway::transport {
+
+inline constexpr std::uint16_t kWireVersion = 1;
+inline constexpr std::uint32_t kUnboundedStaleness = UINT32_MAX;
+inline constexpr std::size_t kMaxWorkerState = 512;
+
+enum class MessageType : std::uint16_t {
+  kPush = 1, kPushTaken, kCommit, kAbandon, kCommitted, kPull, kPulled, kRefused,
+};
+
+// How the elements of a push are coded; the server undoes it in FP32.
+enum class Codec : std::uint8_t { kF16 = 1, kF32 = 2 };
+
+struct Sender {
+  std::uint64_t job = 0;
+  Incarnation incarnation;
+  std::uint32_t id = 0;
+};
+
+struct Push {
+  struct Entry {
+    PartitionId partition;
+    float scale = 1;  // the gradient was multiplied by this; a positive finite number
+    std::uint64_t address = 0;
+    std::uint64_t bytes = 0;
+    Codec codec = Codec::kF16;
+    bool initial = false;  // these are initial weights (kF32), not a gradient
+  };
+  Clock clock;
+  std::uint64_t key = 0;
+  std::vector<Entry> entries;
+};
+struct PushTaken {
+  Clock clock;
+  std::vector<PartitionId> partitions;
+};
+struct Commit {
+  Clock clock;          // the step that ends: the worker's clock before it
+  bool abandon = false;
+  std::uint32_t samples = 0;
+  std::vector<std::byte> worker_state;  // opaque; goes into checkpoints at this clock
+};
+struct Committed {
+  Clock clock;
+};
+struct Pull {
+  struct Entry {
+    PartitionId partition;
+    Version have;  // 0 = nothing
+    std::uint64_t address = 0;
+  };
+  Clock clock;  // of the step that the worker is about to compute
+  std::uint32_t request = 0;
+  std::uint32_t staleness = 0;
+  std::uint32_t total = 0;
+  std::uint64_t key = 0;
+  std::vector<Entry> entries;
+};
+struct Pulled {
+  struct Entry {
+    PartitionId partition;
+    Version version;
+  };
+  Clock clock;
+  std::uint32_t request = 0;
+  Clock slowest;
+  std::uint32_t total = 0;
+  std::vector<Entry> entries;
+};
+struct Refused {
+  Code code = Code::kRefused;
+  std::string text;
+};
+
+using Body = std::variant<Push, PushTaken, Commit, Committed, Pull, Pulled, Refused>;
+struct Message {
+  Sender sender;
+  Body body;
+};
+
+// The encoded length never exceeds `max_entries(...)`'s promise: split first.
+std::vector<std::byte> encode(const Sender& sender, const Body& body);
+Result<Message> decode(std::span<const std::byte> bytes);
+
+// How many entries of a Push / PushTaken / Pull / Pulled fit a message of `max_message` bytes.
+std::size_t max_push_entries(std::size_t max_message);
+std::size_t max_push_taken_entries(std::size_t max_message);
+std::size_t max_pull_entries(std::size_t max_message);
+std::size_t max_pulled_entries(std::size_t max_message);
+
+}  // namespace leeway::transport
