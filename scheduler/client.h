@@ -30,7 +30,8 @@ class Client {
   Result<rpc::Plan> plan(const rpc::Caller& who);
   Status finish(const rpc::Caller& who, const rpc::WorkerReport& report);
   Status fault(const rpc::Caller& who, const std::string& reason);
-  Status lost(const std::string& token, rpc::Role::type role, int id, const std::string& why);
+  Status lost(const std::string& token, rpc::Role::type role, int id, const std::string& why,
+              bool fails_job);
 
   Result<rpc::JobStatus> status();
   Result<std::vector<rpc::TensorStatus>> tensors();

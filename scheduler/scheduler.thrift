@@ -61,15 +61,15 @@ struct Plan {
   2: list<Partition> partitions,      // in tensor order, then by begin
   3: map<string, string> settings,    // effective
   4: string restore,                  // checkpoint id, "" = from the initial values
-  5: i32 initializer,                 // the worker that pushes the initial values (when not restored)
-  6: map<i32, WorkerProgress> progress, // restored: where each worker goes on
+  5: map<i32, WorkerProgress> progress, // restored: where each worker goes on
 }
 
 enum Phase {
   GATHERING = 1,  // members register, workers declare
   PLANNED = 2,    // the plan is there; servers allocate or restore
   RUNNING = 3,    // every server is ready; workers train
-  STOPPING = 4,   // workers return from their next begin_step; then a last checkpoint
+  STOPPING = 4,   // begin_step returns false; workers finish. With a checkpoint directory the last
+                  // checkpoint was taken before, while all still ran: a cut that a resume repeats
   DONE = 5,       // every member exits 0
   FAILED = 6,     // every member exits non-zero; reason says why
 }
@@ -100,6 +100,7 @@ struct View {
   5: list<Member> workers,
   6: CheckpointOrder checkpoint,
   7: map<string, string> settings, // changed while running (learning_rate)
+  8: i32 initializer,    // the worker that pushes the initial values; -1 when restored or done
 }
 
 // What a worker says of itself with each heartbeat; all counts since its start.
@@ -117,7 +118,8 @@ struct WorkerReport {
 struct ServerReport {
   1: bool ready,                    // plan carried out: memory there, restored, peers known
   2: map<i32, i64> applied,         // worker -> steps applied
-  3: map<i32, i64> resolving,       // RESOLVING worker -> steps that it committed here
+  3: map<i32, i64> resolving,       // RESOLVING worker -> steps that it committed here (a last
+                                    // step that it abandoned is not counted)
   4: i64 epoch,                     // the view that this server acts on
   5: string held,                   // checkpoint id at which it holds; `applied` is exact then
   6: string durable,                // checkpoint id that it has on disk
@@ -168,7 +170,9 @@ service Scheduler {
   // A member gives up; fails the job.
   void fault(1: Caller who, 2: string reason) throws (1: Refused refused),
   // The launcher saw a process end by a signal: no need to wait for the timeout.
-  void lost(1: string token, 2: Role role, 3: i32 id, 4: string why) throws (1: Refused refused),
+  // `fails_job`: it ended by a fault of its own, so the job must not go on without it.
+  void lost(1: string token, 2: Role role, 3: i32 id, 4: string why, 5: bool fails_job)
+      throws (1: Refused refused),
 
   // For people.
   JobStatus status() throws (1: Refused refused),
@@ -176,5 +180,7 @@ service Scheduler {
   list<CheckpointInfo> checkpoints() throws (1: Refused refused),
   string checkpoint(1: string token) throws (1: Refused refused),  // waits for the commit: its id
   void change(1: string token, 2: string key, 3: string value) throws (1: Refused refused),
+  // Graceful: checkpoint (where there is a directory), then STOPPING, then DONE. In DONE or FAILED it
+  // lets the scheduler exit at once; it would linger ten seconds else, for those who ask what happened.
   void stop(1: string token, 2: string reason) throws (1: Refused refused),
 }

@@ -17,8 +17,9 @@
 //                                             1 codec, 1 flags }
 //   PUSH_TAKEN  8 clock | 4 n | n * { 4 partition }
 //   COMMIT      8 clock | 4 samples | 2 n | n bytes of worker state
-//   ABANDON     as COMMIT
-//   COMMITTED   8 clock                       (answers COMMIT and ABANDON)
+//   ABANDON     as COMMIT: the step has a non-finite gradient, drop it and advance the clock
+//   INITIAL     as COMMIT: the pushes flagged initial are complete; no step, clock 0
+//   COMMITTED   8 clock | 2 type              (answers COMMIT, ABANDON and INITIAL)
 //   PULL        8 clock | 4 request | 4 staleness | 4 total entries of the request | 8 key | 4 n
 //               | n * { 4 partition, 8 have (version), 8 address }
 //               staleness: the bound for this pull; kUnboundedStaleness = inf
@@ -49,8 +50,11 @@ inline constexpr std::uint32_t kUnboundedStaleness = UINT32_MAX;
 inline constexpr std::size_t kMaxWorkerState = 512;
 
 enum class MessageType : std::uint16_t {
-  kPush = 1, kPushTaken, kCommit, kAbandon, kCommitted, kPull, kPulled, kRefused,
+  kPush = 1, kPushTaken, kCommit, kAbandon, kInitial, kCommitted, kPull, kPulled, kRefused,
 };
+
+// How a step ended.
+enum class Ending : std::uint16_t { kCommit = 3, kAbandon = 4, kInitial = 5 };
 
 // How the elements of a push are coded; the server undoes it in FP32.
 enum class Codec : std::uint8_t { kF16 = 1, kF32 = 2 };
@@ -80,12 +84,13 @@ struct PushTaken {
 };
 struct Commit {
   Clock clock;          // the step that ends: the worker's clock before it
-  bool abandon = false;
+  Ending ending = Ending::kCommit;
   std::uint32_t samples = 0;
   std::vector<std::byte> worker_state;  // opaque; goes into checkpoints at this clock
 };
 struct Committed {
   Clock clock;
+  Ending ending = Ending::kCommit;
 };
 struct Pull {
   struct Entry {
