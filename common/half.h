@@ -34,14 +34,15 @@ constexpr Half to_half(float value) noexcept {
   const std::uint16_t sign = static_cast<std::uint16_t>((bits >> 16) & 0x8000u);
   const std::uint32_t magnitude = bits & 0x7FFFFFFFu;
   if (magnitude > 0x7F800000u) return Half{static_cast<std::uint16_t>(sign | 0x7E00u)};  // NaN
-  if (magnitude >= 0x477FF000u) return Half{static_cast<std::uint16_t>(sign | 0x7C00u)};  // >= 65520
+  if (magnitude >= 0x477FF000u)
+    return Half{static_cast<std::uint16_t>(sign | 0x7C00u)};  // >= 65520
   if (magnitude < 0x38800000u) {  // below 2^-14: subnormal; adding 0.5 rounds to 2^-24 steps
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
-    return Half{static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(shifted) & 0x7FFu))};
+    return Half{
+        static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(shifted) & 0x7FFu))};
   }
   const std::uint32_t odd = (magnitude >> 13) & 1u;
-  return Half{static_cast<std::uint16_t>(
-      sign | ((magnitude - 0x38000000u + 0xFFFu + odd) >> 13))};
+  return Half{static_cast<std::uint16_t>(sign | ((magnitude - 0x38000000u + 0xFFFu + odd) >> 13))};
 }
 
 constexpr float to_float(Bfloat16 b) noexcept {

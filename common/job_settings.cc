@@ -7,7 +7,8 @@
 namespace leeway {
 
 void JobSettings::describe(Knobs& k) {
-  k.add("staleness", staleness, "clocks", "how many steps a worker may run ahead of what it has seen");
+  k.add("staleness", staleness, "clocks",
+        "how many steps a worker may run ahead of what it has seen");
   k.add("update", update, "apply each step as it comes, or average the steps of one clock");
   k.add("optimizer", optimizer, "the servers' update rule");
   k.add("learning_rate", learning_rate, "per update", "step size of the optimizer");
@@ -51,9 +52,13 @@ Result<JobSettings> JobSettings::from_values(const std::map<std::string, std::st
 
 Status JobSettings::check() const {
   const auto bad = [](std::string why) { return fail(Code::kInvalidArgument, std::move(why)); };
-  const auto power_of_two = [](double x) { int e = 0; return x > 0 && std::frexp(x, &e) == 0.5; };
+  const auto power_of_two = [](double x) {
+    int e = 0;
+    return x > 0 && std::frexp(x, &e) == 0.5;
+  };
   if (learning_rate < 0) return bad(fmt::format("learning_rate = {} is negative", learning_rate));
-  if (momentum < 0 || momentum >= 1) return bad(fmt::format("momentum = {} is not in [0, 1)", momentum));
+  if (momentum < 0 || momentum >= 1)
+    return bad(fmt::format("momentum = {} is not in [0, 1)", momentum));
   if (beta1 < 0 || beta1 >= 1) return bad(fmt::format("beta1 = {} is not in [0, 1)", beta1));
   if (beta2 < 0 || beta2 >= 1) return bad(fmt::format("beta2 = {} is not in [0, 1)", beta2));
   if (epsilon <= 0) return bad(fmt::format("epsilon = {} is not positive", epsilon));
@@ -62,9 +67,10 @@ Status JobSettings::check() const {
       !power_of_two(loss_scale_initial))
     return bad("loss_scale_initial, loss_scale_min and loss_scale_max must be powers of two");
   if (loss_scale_min > loss_scale_initial || loss_scale_initial > loss_scale_max)
-    return bad(fmt::format("loss_scale_initial = {} is outside [loss_scale_min = {}, "
-                           "loss_scale_max = {}]",
-                           loss_scale_initial, loss_scale_min, loss_scale_max));
+    return bad(
+        fmt::format("loss_scale_initial = {} is outside [loss_scale_min = {}, "
+                    "loss_scale_max = {}]",
+                    loss_scale_initial, loss_scale_min, loss_scale_max));
   if (loss_scale_growth_interval == 0) return bad("loss_scale_growth_interval must be at least 1");
   if (partition_elements == 0 || partition_elements > (1ull << 28))
     return bad("partition_elements must be between 1 and 268435456");

@@ -1,12 +1,12 @@
 #include "common/knobs.h"
 
 #include <fmt/format.h>
+#include <toml++/toml.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <numeric>
-#include <toml++/toml.h>
 
 namespace leeway {
 namespace {
@@ -28,7 +28,7 @@ std::string join(const std::vector<std::string>& words) {
 
 bool parse_bytes(std::string_view text, std::uint64_t& out) {
   static constexpr std::pair<std::string_view, std::uint64_t> kSuffixes[] = {
-      {"KiB", 1ull << 10}, {"MiB", 1ull << 20}, {"GiB", 1ull << 30}, {"TiB", 1ull << 40},
+      {"KiB", 1ull << 10}, {"MiB", 1ull << 20}, {"GiB", 1ull << 30},     {"TiB", 1ull << 40},
       {"KB", 1000ull},     {"MB", 1000'000ull}, {"GB", 1000'000'000ull}, {"B", 1ull}};
   std::uint64_t factor = 1;
   for (const auto& [suffix, value] : kSuffixes) {
@@ -100,13 +100,13 @@ void Knobs::add(std::string name, bool& field, std::string reason) {
             .print = [&field] { return std::string(field ? "true" : "false"); }});
 }
 
-#define LEEWAY_ADD_NUMBER(TYPE)                                                                  \
-  void Knobs::add(std::string name, TYPE& field, std::string unit, std::string reason) {         \
-    add_knob({.name = std::move(name),                                                           \
-              .unit = std::move(unit),                                                           \
-              .reason = std::move(reason),                                                       \
-              .parse = [&field](std::string_view text) { return parse_number(text, field); },    \
-              .print = [&field] { return fmt::format("{}", field); }});                          \
+#define LEEWAY_ADD_NUMBER(TYPE)                                                               \
+  void Knobs::add(std::string name, TYPE& field, std::string unit, std::string reason) {      \
+    add_knob({.name = std::move(name),                                                        \
+              .unit = std::move(unit),                                                        \
+              .reason = std::move(reason),                                                    \
+              .parse = [&field](std::string_view text) { return parse_number(text, field); }, \
+              .print = [&field] { return fmt::format("{}", field); }});                       \
   }
 LEEWAY_ADD_NUMBER(std::uint32_t)
 LEEWAY_ADD_NUMBER(std::uint64_t)
@@ -154,9 +154,10 @@ void Knobs::add(std::string name, Bound& field, std::string unit, std::string re
                   field.value = value;
                   return true;
                 },
-            .print = [&field] {
-              return field.infinite() ? std::string("inf") : fmt::format("{}", field.value);
-            }});
+            .print =
+                [&field] {
+                  return field.infinite() ? std::string("inf") : fmt::format("{}", field.value);
+                }});
 }
 
 void Knobs::add(std::string name, Choice& field, std::string reason) {
@@ -213,8 +214,8 @@ Status Knobs::set_from_toml(std::string_view document, const std::string& file,
   try {
     parsed = toml::parse(document, file);
   } catch (const toml::parse_error& error) {
-    return fail(Code::kInvalidArgument, fmt::format("{}:{}: {}", file, error.source().begin.line,
-                                                    error.description()));
+    return fail(Code::kInvalidArgument,
+                fmt::format("{}:{}: {}", file, error.source().begin.line, error.description()));
   }
   const toml::table* table = &parsed;
   if (!section.empty()) {
@@ -226,8 +227,8 @@ Status Knobs::set_from_toml(std::string_view document, const std::string& file,
   }
   for (const auto& [key, node] : *table) {
     if (node.is_table()) continue;
-    if (auto status = set(key.str(), toml_text(node),
-                          fmt::format("{}:{}", file, node.source().begin.line));
+    if (auto status =
+            set(key.str(), toml_text(node), fmt::format("{}:{}", file, node.source().begin.line));
         !status)
       return status;
   }

@@ -1,8 +1,9 @@
 // Settings, each declared once: name, default, unit, reason. `--help`, `--print-config`, job files,
 // environment variables and error messages all come from that one declaration.
 //
-// Layers, later ones win: default < file < environment < flag. Unknown names and bad values stop the
-// program with the source, the name and the nearest valid one. Called from one thread, at start.
+// Layers, later ones win: default < file < environment < flag. Unknown names and bad values stop
+// the program with the source, the name and the nearest valid one. Called from one thread, at
+// start.
 #pragma once
 
 #include <chrono>

@@ -13,10 +13,14 @@ std::atomic<Level> threshold{Level::kInfo};
 
 spdlog::level::level_enum native(Level level) {
   switch (level) {
-    case Level::kDebug: return spdlog::level::debug;
-    case Level::kInfo: return spdlog::level::info;
-    case Level::kWarning: return spdlog::level::warn;
-    case Level::kError: return spdlog::level::err;
+    case Level::kDebug:
+      return spdlog::level::debug;
+    case Level::kInfo:
+      return spdlog::level::info;
+    case Level::kWarning:
+      return spdlog::level::warn;
+    case Level::kError:
+      return spdlog::level::err;
   }
   return spdlog::level::info;
 }
@@ -34,8 +38,6 @@ void start(std::string who, Level level) {
 
 bool enabled(Level level) noexcept { return level >= threshold.load(std::memory_order_relaxed); }
 
-void write(Level level, std::string_view text) noexcept {
-  spdlog::log(native(level), "{}", text);
-}
+void write(Level level, std::string_view text) noexcept { spdlog::log(native(level), "{}", text); }
 
 }  // namespace leeway::log

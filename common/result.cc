@@ -7,17 +7,28 @@ namespace leeway {
 
 std::string_view to_string(Code code) noexcept {
   switch (code) {
-    case Code::kInvalidArgument: return "invalid argument";
-    case Code::kNotFound: return "not found";
-    case Code::kAlreadyExists: return "already exists";
-    case Code::kRefused: return "refused";
-    case Code::kUnavailable: return "unavailable";
-    case Code::kTimedOut: return "timed out";
-    case Code::kResourceExhausted: return "resource exhausted";
-    case Code::kDataLoss: return "data loss";
-    case Code::kCancelled: return "cancelled";
-    case Code::kUnsupported: return "unsupported";
-    case Code::kInternal: return "internal";
+    case Code::kInvalidArgument:
+      return "invalid argument";
+    case Code::kNotFound:
+      return "not found";
+    case Code::kAlreadyExists:
+      return "already exists";
+    case Code::kRefused:
+      return "refused";
+    case Code::kUnavailable:
+      return "unavailable";
+    case Code::kTimedOut:
+      return "timed out";
+    case Code::kResourceExhausted:
+      return "resource exhausted";
+    case Code::kDataLoss:
+      return "data loss";
+    case Code::kCancelled:
+      return "cancelled";
+    case Code::kUnsupported:
+      return "unsupported";
+    case Code::kInternal:
+      return "internal";
   }
   return "unknown";
 }

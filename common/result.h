@@ -14,7 +14,7 @@
 namespace leeway {
 
 enum class Code : std::uint8_t {
-  kInvalidArgument,    // the caller's mistake
+  kInvalidArgument,  // the caller's mistake
   kNotFound,
   kAlreadyExists,
   kRefused,            // wrong job, token, incarnation or model: trying again will not help
@@ -61,8 +61,8 @@ T value_or_throw(Result<T> result) {
 }  // namespace leeway
 
 // For our own invariants, never for what a peer or a file said: prints and aborts.
-#define LEEWAY_CHECK(condition)                                            \
-  do {                                                                     \
+#define LEEWAY_CHECK(condition)                                               \
+  do {                                                                        \
     if (!(condition)) ::leeway::check_failed(#condition, __FILE__, __LINE__); \
   } while (false)
 

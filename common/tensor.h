@@ -16,9 +16,12 @@ constexpr std::size_t size_of(Dtype dtype) noexcept { return dtype == Dtype::kF3
 
 constexpr std::string_view to_string(Dtype dtype) noexcept {
   switch (dtype) {
-    case Dtype::kF32: return "f32";
-    case Dtype::kF16: return "f16";
-    case Dtype::kBf16: return "bf16";
+    case Dtype::kF32:
+      return "f32";
+    case Dtype::kF16:
+      return "f16";
+    case Dtype::kBf16:
+      return "bf16";
   }
   return "?";
 }
@@ -44,8 +47,7 @@ constexpr std::optional<std::uint64_t> element_count(const Shape& shape) noexcep
 
 inline std::string to_string(const Shape& shape) {
   std::string text = "(";
-  for (std::size_t i = 0; i < shape.size(); ++i)
-    text += (i ? ", " : "") + std::to_string(shape[i]);
+  for (std::size_t i = 0; i < shape.size(); ++i) text += (i ? ", " : "") + std::to_string(shape[i]);
   return text + (shape.size() == 1 ? ",)" : ")");
 }
 

@@ -5,8 +5,8 @@
 namespace leeway {
 
 TEST_CASE("injections parse into what they mean") {
-  const auto all =
-      parse_injections("slow:worker=2,factor=5;kill:server=1,at_step=300;pause:worker=0,at_step=1,seconds=2.5");
+  const auto all = parse_injections(
+      "slow:worker=2,factor=5;kill:server=1,at_step=300;pause:worker=0,at_step=1,seconds=2.5");
   REQUIRE(all);
   REQUIRE(all->size() == 3);
   CHECK((*all)[0].kind == Injection::Kind::kSlow);

@@ -1,0 +1,35 @@
+#!/usr/bin/env python3
+"""Adds up the test cases of a meson test run: prints "PASSED FAILED".
+
+A doctest binary counts as many as it has cases; another test, a crash or a time-out counts as one.
+"""
+import json
+import re
+import sys
+
+SUMMARY = re.compile(r"test cases:\s*(\d+)\s*\|\s*(\d+) passed\s*\|\s*(\d+) failed")
+
+
+def main(path: str) -> None:
+    passed = failed = 0
+    try:
+        with open(path, encoding="utf-8") as log:
+            for line in log:
+                test = json.loads(line)
+                good = test["result"] in ("OK", "EXPECTEDFAIL")
+                if test["result"] == "SKIP":
+                    continue
+                summary = SUMMARY.search(test.get("stdout") or "")
+                ok, bad = (int(summary[2]), int(summary[3])) if summary else (int(good), 0)
+                if not good and bad == 0:
+                    bad = 1
+                    print(f"FAILED {test['name']}: {test['result']}", file=sys.stderr)
+                passed += ok
+                failed += bad
+    except OSError as error:
+        print(f"no test ran: {error}", file=sys.stderr)
+        failed += 1
+    print(passed, failed)
+
+
+main(sys.argv[1])
