@@ -20,25 +20,25 @@
 #include <vector>
 
 #include "common/ids.h"
-#include "common/result.h"
 #include "common/monotonic.h"
+#include "common/result.h"
 
 namespace leeway::transport {
 
 // What one endpoint may ask of the machine.
 struct EndpointOptions {
-  std::string fabric = "auto";   // auto | efa | verbs | tcp | shm
+  std::string fabric = "auto";     // auto | efa | verbs | tcp | shm
   std::string bind = "127.0.0.1";  // address to listen on (tcp, verbs)
-  std::uint32_t peers = 16;      // how many it will talk to: sizes queues, FI_UNIVERSE_SIZE
+  std::uint32_t peers = 16;        // how many it will talk to: sizes queues, FI_UNIVERSE_SIZE
   std::string thread_name = "fabric";
 };
 
 // What it got. `address` is opaque and goes to peers through the scheduler.
 struct EndpointInfo {
-  std::string fabric;    // the family: efa | verbs | tcp | shm
-  std::string provider;  // libfabric's own name, "tcp;ofi_rxm"
-  std::string device;    // domain or NIC name
-  std::string printable; // for people: "fi_sockaddr_in://127.0.0.1:40123"
+  std::string fabric;     // the family: efa | verbs | tcp | shm
+  std::string provider;   // libfabric's own name, "tcp;ofi_rxm"
+  std::string device;     // domain or NIC name
+  std::string printable;  // for people: "fi_sockaddr_in://127.0.0.1:40123"
   std::vector<std::byte> address;
   std::size_t max_message = 0;  // bytes that send() takes
 };
@@ -53,7 +53,8 @@ class RegisteredMemory {
   ~RegisteredMemory();
 
   std::span<std::byte> bytes() const noexcept;
-  // What a peer must be told to reach byte `offset` of it: an address in its remote space and a key.
+  // What a peer must be told to reach byte `offset` of it: an address in its remote space and a
+  // key.
   std::uint64_t remote_address(std::size_t offset = 0) const noexcept;
   std::uint64_t remote_key() const noexcept;
 
@@ -106,8 +107,8 @@ class Endpoint {
   // Any thread. kResourceExhausted names bytes, limit and remedy.
   Result<RegisteredMemory> allocate(std::size_t bytes);
 
-  // Starts the thread. Each message that arrives is given to `handler` there; the span lives for the
-  // call. What is in it is the peer's word: check everything.
+  // Starts the thread. Each message that arrives is given to `handler` there; the span lives for
+  // the call. What is in it is the peer's word: check everything.
   void start(MessageHandler handler);
   // Runs `task` on the endpoint's thread, in the order of posting. Any thread; blocks while the
   // queue is full (except on the endpoint's own thread); false once the endpoint is stopping.

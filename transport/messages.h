@@ -23,7 +23,8 @@
 //   PULL        8 clock | 4 request | 4 staleness | 4 total entries of the request | 8 key | 4 n
 //               | n * { 4 partition, 8 have (version), 8 address }
 //               staleness: the bound for this pull; kUnboundedStaleness = inf
-//   PULLED      8 clock | 4 request | 8 slowest (smallest clock of a live worker whose steps are in)
+//   PULLED      8 clock | 4 request | 8 slowest (smallest clock of a live worker whose steps are
+//   in)
 //               | 4 total entries | 4 n | n * { 4 partition, 8 version }
 //   REFUSED     2 code (Code) | 2 n | n bytes of text
 //
@@ -50,7 +51,15 @@ inline constexpr std::uint32_t kUnboundedStaleness = UINT32_MAX;
 inline constexpr std::size_t kMaxWorkerState = 512;
 
 enum class MessageType : std::uint16_t {
-  kPush = 1, kPushTaken, kCommit, kAbandon, kInitial, kCommitted, kPull, kPulled, kRefused,
+  kPush = 1,
+  kPushTaken,
+  kCommit,
+  kAbandon,
+  kInitial,
+  kCommitted,
+  kPull,
+  kPulled,
+  kRefused,
 };
 
 // How a step ended.
@@ -83,7 +92,7 @@ struct PushTaken {
   std::vector<PartitionId> partitions;
 };
 struct Commit {
-  Clock clock;          // the step that ends: the worker's clock before it
+  Clock clock;  // the step that ends: the worker's clock before it
   Ending ending = Ending::kCommit;
   std::uint32_t samples = 0;
   std::vector<std::byte> worker_state;  // opaque; goes into checkpoints at this clock

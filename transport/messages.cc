@@ -1,0 +1,339 @@
+#include "transport/messages.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "transport/wire.h"
+
+namespace leeway::transport {
+namespace {
+
+using wire::Reader;
+using wire::Writer;
+
+constexpr std::uint32_t kMagic = 0x3159574C;  // "LWY1"
+constexpr std::size_t kHeader = 32;
+constexpr std::size_t kMaxRefusedText = 1024;
+constexpr std::uint8_t kInitialFlag = 1;
+
+// Fixed part of a body, and what each entry adds (layouts in messages.h).
+constexpr std::size_t kPushFixed = 20, kPushEntry = 26;
+constexpr std::size_t kPushTakenFixed = 12, kPushTakenEntry = 4;
+constexpr std::size_t kPullFixed = 32, kPullEntry = 20;
+constexpr std::size_t kPulledFixed = 28, kPulledEntry = 12;
+
+std::size_t entries_that_fit(std::size_t message, std::size_t fixed, std::size_t entry) {
+  const std::size_t used = kHeader + fixed;
+  return message <= used ? 0 : (message - used) / entry;
+}
+
+// ---- encoding: one overload a body ------------------------------------------------------------
+
+MessageType type_of(const Push&) { return MessageType::kPush; }
+MessageType type_of(const PushTaken&) { return MessageType::kPushTaken; }
+MessageType type_of(const Commit& body) { return static_cast<MessageType>(body.ending); }
+MessageType type_of(const Committed&) { return MessageType::kCommitted; }
+MessageType type_of(const Pull&) { return MessageType::kPull; }
+MessageType type_of(const Pulled&) { return MessageType::kPulled; }
+MessageType type_of(const Refused&) { return MessageType::kRefused; }
+
+std::uint32_t count(std::size_t n) { return static_cast<std::uint32_t>(n); }
+
+void put(Writer& out, const Push& body) {
+  out.put(body.clock.value());
+  out.put(body.key);
+  out.put(count(body.entries.size()));
+  for (const Push::Entry& entry : body.entries) {
+    out.put(entry.partition.value());
+    out.put(entry.scale);
+    out.put(entry.address);
+    out.put(entry.bytes);
+    out.put(static_cast<std::uint8_t>(entry.codec));
+    out.put(static_cast<std::uint8_t>(entry.initial ? kInitialFlag : 0));
+  }
+}
+
+void put(Writer& out, const PushTaken& body) {
+  out.put(body.clock.value());
+  out.put(count(body.partitions.size()));
+  for (const PartitionId partition : body.partitions) out.put(partition.value());
+}
+
+void put(Writer& out, const Commit& body) {
+  LEEWAY_CHECK(body.worker_state.size() <= kMaxWorkerState);
+  out.put(body.clock.value());
+  out.put(body.samples);
+  out.put(static_cast<std::uint16_t>(body.worker_state.size()));
+  out.put(std::span<const std::byte>(body.worker_state));
+}
+
+void put(Writer& out, const Committed& body) {
+  out.put(body.clock.value());
+  out.put(static_cast<std::uint16_t>(body.ending));
+}
+
+void put(Writer& out, const Pull& body) {
+  out.put(body.clock.value());
+  out.put(body.request);
+  out.put(body.staleness);
+  out.put(body.total);
+  out.put(body.key);
+  out.put(count(body.entries.size()));
+  for (const Pull::Entry& entry : body.entries) {
+    out.put(entry.partition.value());
+    out.put(entry.have.value());
+    out.put(entry.address);
+  }
+}
+
+void put(Writer& out, const Pulled& body) {
+  out.put(body.clock.value());
+  out.put(body.request);
+  out.put(body.slowest.value());
+  out.put(body.total);
+  out.put(count(body.entries.size()));
+  for (const Pulled::Entry& entry : body.entries) {
+    out.put(entry.partition.value());
+    out.put(entry.version.value());
+  }
+}
+
+void put(Writer& out, const Refused& body) {
+  const std::size_t length = std::min(body.text.size(), kMaxRefusedText);
+  out.put(static_cast<std::uint16_t>(body.code));
+  out.put(static_cast<std::uint16_t>(length));
+  out.put(std::as_bytes(std::span(body.text.data(), length)));
+}
+
+std::size_t body_size(const Push& b) { return kPushFixed + b.entries.size() * kPushEntry; }
+std::size_t body_size(const PushTaken& b) {
+  return kPushTakenFixed + b.partitions.size() * kPushTakenEntry;
+}
+std::size_t body_size(const Commit& b) { return 14 + b.worker_state.size(); }
+std::size_t body_size(const Committed&) { return 10; }
+std::size_t body_size(const Pull& b) { return kPullFixed + b.entries.size() * kPullEntry; }
+std::size_t body_size(const Pulled& b) { return kPulledFixed + b.entries.size() * kPulledEntry; }
+std::size_t body_size(const Refused& b) { return 4 + std::min(b.text.size(), kMaxRefusedText); }
+
+// ---- decoding ---------------------------------------------------------------------------------
+
+template <typename... Args>
+tl::unexpected<Error> bad(fmt::format_string<Args...> format, Args&&... args) {
+  return fail(Code::kInvalidArgument,
+              "malformed message: " + fmt::format(format, std::forward<Args>(args)...));
+}
+
+// The entries that follow a fixed part must be exactly the bytes that are left, so a count that
+// lies is found before anything is allocated.
+bool entries_follow(const Reader& in, std::uint32_t n, std::size_t entry) {
+  return in.ok() && in.left() == static_cast<std::uint64_t>(n) * entry;
+}
+
+Result<Body> get_push(Reader& in) {
+  Push body;
+  body.clock = Clock(in.get<std::uint64_t>());
+  body.key = in.get<std::uint64_t>();
+  const auto n = in.get<std::uint32_t>();
+  if (!entries_follow(in, n, kPushEntry)) return bad("PUSH of {} entries has another length", n);
+  body.entries.reserve(n);
+  for (std::uint32_t i = 0; i < n; ++i) {
+    Push::Entry entry;
+    entry.partition = PartitionId(in.get<std::uint32_t>());
+    entry.scale = in.get<float>();
+    entry.address = in.get<std::uint64_t>();
+    entry.bytes = in.get<std::uint64_t>();
+    const auto codec = in.get<std::uint8_t>();
+    const auto flags = in.get<std::uint8_t>();
+    if (!std::isfinite(entry.scale) || entry.scale <= 0)
+      return bad("PUSH of partition {} with scale {}, not a positive finite number",
+                 entry.partition.value(), entry.scale);
+    if (codec != static_cast<std::uint8_t>(Codec::kF16) &&
+        codec != static_cast<std::uint8_t>(Codec::kF32))
+      return bad("PUSH of partition {} with unknown codec {}", entry.partition.value(), codec);
+    if ((flags & ~kInitialFlag) != 0)
+      return bad("PUSH of partition {} with unknown flags {:#x}", entry.partition.value(), flags);
+    entry.codec = static_cast<Codec>(codec);
+    entry.initial = flags == kInitialFlag;
+    body.entries.push_back(entry);
+  }
+  return body;
+}
+
+Result<Body> get_push_taken(Reader& in) {
+  PushTaken body;
+  body.clock = Clock(in.get<std::uint64_t>());
+  const auto n = in.get<std::uint32_t>();
+  if (!entries_follow(in, n, kPushTakenEntry))
+    return bad("PUSH_TAKEN of {} entries has another length", n);
+  body.partitions.reserve(n);
+  for (std::uint32_t i = 0; i < n; ++i) body.partitions.emplace_back(in.get<std::uint32_t>());
+  return body;
+}
+
+Result<Body> get_commit(Reader& in, MessageType type) {
+  Commit body;
+  body.ending = static_cast<Ending>(type);
+  body.clock = Clock(in.get<std::uint64_t>());
+  body.samples = in.get<std::uint32_t>();
+  const auto n = in.get<std::uint16_t>();
+  if (n > kMaxWorkerState)
+    return bad("COMMIT with {} bytes of worker state, more than {}", n, kMaxWorkerState);
+  if (!entries_follow(in, n, 1)) return bad("COMMIT with {} bytes of state has another length", n);
+  const auto state = in.take(n);
+  body.worker_state.assign(state.begin(), state.end());
+  return body;
+}
+
+Result<Body> get_committed(Reader& in) {
+  Committed body;
+  body.clock = Clock(in.get<std::uint64_t>());
+  const auto type = in.get<std::uint16_t>();
+  if (!in.ok() || in.left() != 0) return bad("COMMITTED has another length");
+  if (type < static_cast<std::uint16_t>(Ending::kCommit) ||
+      type > static_cast<std::uint16_t>(Ending::kInitial))
+    return bad("COMMITTED answers type {}, which ends no step", type);
+  body.ending = static_cast<Ending>(type);
+  return body;
+}
+
+Result<Body> get_pull(Reader& in) {
+  Pull body;
+  body.clock = Clock(in.get<std::uint64_t>());
+  body.request = in.get<std::uint32_t>();
+  body.staleness = in.get<std::uint32_t>();
+  body.total = in.get<std::uint32_t>();
+  body.key = in.get<std::uint64_t>();
+  const auto n = in.get<std::uint32_t>();
+  if (!entries_follow(in, n, kPullEntry)) return bad("PULL of {} entries has another length", n);
+  if (body.total < n) return bad("PULL of {} entries says that the request has {}", n, body.total);
+  body.entries.reserve(n);
+  for (std::uint32_t i = 0; i < n; ++i) {
+    Pull::Entry entry;
+    entry.partition = PartitionId(in.get<std::uint32_t>());
+    entry.have = Version(in.get<std::uint64_t>());
+    entry.address = in.get<std::uint64_t>();
+    body.entries.push_back(entry);
+  }
+  return body;
+}
+
+Result<Body> get_pulled(Reader& in) {
+  Pulled body;
+  body.clock = Clock(in.get<std::uint64_t>());
+  body.request = in.get<std::uint32_t>();
+  body.slowest = Clock(in.get<std::uint64_t>());
+  body.total = in.get<std::uint32_t>();
+  const auto n = in.get<std::uint32_t>();
+  if (!entries_follow(in, n, kPulledEntry))
+    return bad("PULLED of {} entries has another length", n);
+  if (body.total < n) return bad("PULLED of {} entries says that the answer has {}", n, body.total);
+  body.entries.reserve(n);
+  for (std::uint32_t i = 0; i < n; ++i) {
+    Pulled::Entry entry;
+    entry.partition = PartitionId(in.get<std::uint32_t>());
+    entry.version = Version(in.get<std::uint64_t>());
+    body.entries.push_back(entry);
+  }
+  return body;
+}
+
+Result<Body> get_refused(Reader& in) {
+  Refused body;
+  const auto code = in.get<std::uint16_t>();
+  const auto n = in.get<std::uint16_t>();
+  if (code > static_cast<std::uint16_t>(Code::kInternal)) return bad("REFUSED with code {}", code);
+  if (n > kMaxRefusedText || !entries_follow(in, n, 1))
+    return bad("REFUSED with {} bytes of text has another length", n);
+  body.code = static_cast<Code>(code);
+  for (const std::byte byte : in.take(n)) {
+    // It goes into log lines: one line, nothing that a terminal obeys.
+    const char c = static_cast<char>(byte);
+    body.text.push_back(static_cast<unsigned char>(c) < 0x20 || c == 0x7F ? ' ' : c);
+  }
+  return body;
+}
+
+Result<Body> get_body(Reader& in, std::uint16_t type) {
+  switch (static_cast<MessageType>(type)) {
+    case MessageType::kPush:
+      return get_push(in);
+    case MessageType::kPushTaken:
+      return get_push_taken(in);
+    case MessageType::kCommit:
+    case MessageType::kAbandon:
+    case MessageType::kInitial:
+      return get_commit(in, static_cast<MessageType>(type));
+    case MessageType::kCommitted:
+      return get_committed(in);
+    case MessageType::kPull:
+      return get_pull(in);
+    case MessageType::kPulled:
+      return get_pulled(in);
+    case MessageType::kRefused:
+      return get_refused(in);
+  }
+  return bad("unknown type {}", type);
+}
+
+}  // namespace
+
+std::vector<std::byte> encode(const Sender& sender, const Body& body) {
+  return std::visit(
+      [&](const auto& b) {
+        const std::size_t size = body_size(b);
+        Writer out(kHeader + size);
+        out.put(kMagic);
+        out.put(kWireVersion);
+        out.put(static_cast<std::uint16_t>(type_of(b)));
+        out.put(sender.job);
+        out.put(sender.incarnation.value());
+        out.put(sender.id);
+        out.put(count(size));
+        put(out, b);
+        return out.take();
+      },
+      body);
+}
+
+Result<Message> decode(std::span<const std::byte> bytes) {
+  Reader in(bytes);
+  Message message;
+  const auto magic = in.get<std::uint32_t>();
+  const auto version = in.get<std::uint16_t>();
+  const auto type = in.get<std::uint16_t>();
+  message.sender.job = in.get<std::uint64_t>();
+  message.sender.incarnation = Incarnation(in.get<std::uint64_t>());
+  message.sender.id = in.get<std::uint32_t>();
+  const auto length = in.get<std::uint32_t>();
+  if (!in.ok()) return bad("{} bytes, less than a header", bytes.size());
+  if (magic != kMagic)
+    return bad("it does not start with LWY1: the sender is not a Leeway process");
+  if (version != kWireVersion)
+    return fail(Code::kUnsupported,
+                fmt::format("the peer speaks wire version {}, this process {}: use one release of "
+                            "Leeway for the whole job",
+                            version, kWireVersion));
+  if (length != in.left())
+    return bad("its header promises {} bytes of body, {} follow", length, in.left());
+  auto body = get_body(in, type);
+  if (!body) return tl::unexpected(std::move(body).error());
+  message.body = std::move(*body);
+  return message;
+}
+
+std::size_t max_push_entries(std::size_t max_message) {
+  return entries_that_fit(max_message, kPushFixed, kPushEntry);
+}
+std::size_t max_push_taken_entries(std::size_t max_message) {
+  return entries_that_fit(max_message, kPushTakenFixed, kPushTakenEntry);
+}
+std::size_t max_pull_entries(std::size_t max_message) {
+  return entries_that_fit(max_message, kPullFixed, kPullEntry);
+}
+std::size_t max_pulled_entries(std::size_t max_message) {
+  return entries_that_fit(max_message, kPulledFixed, kPulledEntry);
+}
+
+}  // namespace leeway::transport
