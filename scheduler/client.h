@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "common/result.h"
 #include "common/monotonic.h"
+#include "common/result.h"
 #include "scheduler_types.h"  // generated
 
 namespace leeway::scheduler {

@@ -45,7 +45,7 @@ struct Model { 1: list<TensorSpec> tensors, 2: map<string, string> settings }
 struct Partition {
   1: i32 id,        // its place in Plan.partitions
   2: i32 tensor,    // index into Plan.tensors
-  3: i64 begin,     // first element
+  3: i64 first,     // first element
   4: i64 elements,
   5: i32 server,
 }
@@ -129,6 +129,7 @@ struct ServerReport {
   13: string waiting,               // who waits for whom, on what; "" when nobody does
   14: string shard_digest,          // of `durable`: one hash over its records
   15: i64 durable_bytes,
+  16: map<i32, binary> worker_states, // in `durable`: what each worker gave with its last step there
 }
 
 struct MemberStatus {
@@ -157,7 +158,7 @@ struct TensorStatus {
 
 service Scheduler {
   Registration join(1: RegisterRequest request) throws (1: Refused refused),
-  void declare(1: Caller who, 2: Model model) throws (1: Refused refused),
+  void declare_model(1: Caller who, 2: Model model) throws (1: Refused refused),
   // The heartbeat and the way news travels: returns at once when the view is newer than `epoch`,
   // else when it becomes newer or after `wait_ms`.
   View watch_worker(1: Caller who, 2: i64 epoch, 3: i32 wait_ms, 4: WorkerReport report)
