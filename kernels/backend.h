@@ -43,6 +43,8 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual std::string name() const = 0;  // "cpu (AVX-512)", "cuda:0 NVIDIA H200"
+  // Device memory is the program's own memory: a pointer to either serves as the other, no copy.
+  virtual bool on_host() const noexcept { return false; }
 
   virtual Buffer allocate(std::size_t bytes) = 0;  // zeroed
   virtual void upload(void* device, const void* host, std::size_t bytes) = 0;
@@ -62,9 +64,9 @@ class Backend {
   // db (FP32, `columns`) = column sums of dz + beta * db, rows added in order.
   virtual void bias_gradient(std::int64_t rows, std::int64_t columns, const Half* dz, float beta,
                              float* db) = 0;
-  // logits (rows x classes, FP16) and labels in [0, classes). loss_sum += the sum of the rows' cross
-  // entropies (natural log); correct += rows whose largest logit is the label;
-  // dlogits (FP16) = (softmax - onehot) * gradient_scale. dlogits may be null (evaluation).
+  // logits (rows x classes, FP16) and labels in [0, classes). loss_sum += the sum of the rows'
+  // cross entropies (natural log); correct += rows whose largest logit is the label; dlogits (FP16)
+  // = (softmax - onehot) * gradient_scale. dlogits may be null (evaluation).
   virtual void softmax_cross_entropy(std::int64_t rows, std::int64_t classes, const Half* logits,
                                      const std::int32_t* labels, float gradient_scale,
                                      float* loss_sum, std::int32_t* correct, Half* dlogits) = 0;
@@ -76,7 +78,8 @@ class Backend {
 
 enum class BackendChoice { kAuto, kCpu, kCuda };
 
-// kCuda throws ConfigError when this build has no CUDA or no device answers; kAuto then takes the CPU.
+// kCuda throws ConfigError when this build has no CUDA or no device answers; kAuto then takes the
+// CPU.
 std::unique_ptr<Backend> open_backend(BackendChoice choice);
 std::unique_ptr<Backend> open_cpu_backend();
 

@@ -1,5 +1,5 @@
-// The servers' fused update: FP16 (or FP32) gradients in, FP32 master and state, published copy out,
-// one pass over memory.
+// The servers' fused update: FP16 (or FP32) gradients in, FP32 master and state, published copy
+// out, one pass over memory.
 //
 // Same bits everywhere: with fp32 arithmetic, round to nearest, and exactly the operations below in
 // exactly this order (no fused multiply-add), every version (scalar reference, AVX2, AVX-512, CUDA)
@@ -15,8 +15,9 @@
 //   adam:      m = beta1 * m + (1 - beta1) * g
 //              v = beta2 * v + ((1 - beta2) * g) * g
 //              w = w - (step_size * m) / (sqrt(v) * root_correction + epsilon)
-//              step_size = learning_rate / (1 - beta1^step), root_correction = 1 / sqrt(1 - beta2^step),
-//              both computed in FP64 once per call, then rounded (Kingma and Ba 2015, algorithm 1)
+//              step_size = learning_rate / (1 - beta1^step), root_correction = 1 / sqrt(1 -
+//              beta2^step), both computed in FP64 once per call, then rounded (Kingma and Ba 2015,
+//              algorithm 1)
 //   publish = round to nearest even (w)
 //
 // Called from any thread, on disjoint ranges at once. Pointers may be unaligned by the element size

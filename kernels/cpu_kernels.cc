@@ -1,0 +1,41 @@
+#include "kernels/cpu_kernels.h"
+
+#include "kernels/scalar.h"
+#ifdef LEEWAY_HAS_X86_SIMD
+#include "kernels/simd_tables.h"
+#endif
+
+namespace leeway::kernels {
+
+const CpuKernels& scalar_kernels() noexcept {
+  static constexpr CpuKernels kTable{
+      "scalar",
+      scalar::scale_to_half,
+      scalar::narrow,
+      scalar::widen,
+      scalar::update,
+      scalar::bias_activation,
+      scalar::relu_backward,
+      scalar::bias_gradient,
+      scalar::softmax_cross_entropy,
+  };
+  return kTable;
+}
+
+std::vector<const CpuKernels*> available_cpu_kernels() {
+  std::vector<const CpuKernels*> tables{&scalar_kernels()};
+#ifdef LEEWAY_HAS_X86_SIMD
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) {
+    tables.push_back(&avx2_kernels());
+    if (__builtin_cpu_supports("avx512f")) tables.push_back(&avx512_kernels());
+  }
+#endif
+  return tables;
+}
+
+const CpuKernels& cpu_kernels() noexcept {
+  static const CpuKernels& widest = *available_cpu_kernels().back();
+  return widest;
+}
+
+}  // namespace leeway::kernels

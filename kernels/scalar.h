@@ -1,0 +1,22 @@
+// The scalar reference of each operation, defined in the operation's own file kernels/<op>.cc. It
+// says what the operation computes; the fast versions must give the same bits. Called from any
+// thread. Arguments as in cpu_kernels.h.
+#pragma once
+
+#include "kernels/cpu_kernels.h"
+
+namespace leeway::kernels::scalar {
+
+bool scale_to_half(const float* in, std::size_t elements, float scale, Half* out);
+void narrow(const float* in, std::size_t elements, Dtype dtype, std::byte* out);
+void widen(const std::byte* in, std::size_t elements, Dtype dtype, float* out);
+void update(const UpdatePlan& plan);
+void bias_activation(std::int64_t rows, std::int64_t columns, const float* z, const Half* bias,
+                     bool relu, Half* out);
+void relu_backward(std::int64_t elements, const float* da, const Half* activation, Half* dz);
+void bias_gradient(std::int64_t rows, std::int64_t columns, const Half* dz, float beta, float* db);
+void softmax_cross_entropy(std::int64_t rows, std::int64_t classes, const Half* logits,
+                           const std::int32_t* labels, float gradient_scale, float* loss_sum,
+                           std::int32_t* correct, Half* dlogits, float* row);
+
+}  // namespace leeway::kernels::scalar
