@@ -1,0 +1,189 @@
+// The vector version of kernels/optimizer.h, over the vector type V. Included by simd.h alone.
+//
+// One pass over memory, in blocks that stay in the first-level cache: the gradients of a block are
+// summed into a buffer there, one gradient after the other, then the block is updated and
+// published.
+#pragma once
+
+#include "kernels/cpu_kernels.h"
+#include "kernels/simd_tail.h"
+
+namespace leeway::kernels::simd {
+
+constexpr std::size_t kUpdateBlock = 1024;  // 4 KiB of the 32 or 48 of a first-level cache
+
+template <typename V, Dtype kDtype>
+typename V::F load_gradient(const std::byte* data, std::size_t i) {
+  if constexpr (kDtype == Dtype::kF32)
+    return V::load(reinterpret_cast<const float*>(data) + i);
+  else if constexpr (kDtype == Dtype::kF16)
+    return V::from_half(V::load_packed(data + i * 2));
+  else
+    return V::from_bfloat16(V::load_packed(data + i * 2));
+}
+
+// sums[0, count) (+)= data * inverse_scale; what lies behind, up to a full vector, is scratch.
+template <typename V, Dtype kDtype, bool kFirst>
+void add_gradient(const std::byte* data, float inverse_scale, std::size_t count, float* sums) {
+  const auto scale = V::set(inverse_scale);
+  const auto add = [&](const std::byte* from, std::size_t at, float* to) {
+    // 0 + x even for the first: it turns -0 into +0, as the contract's g = 0 does.
+    const auto before = kFirst ? V::set(0.0f) : V::load(to);
+    V::store(to, before + load_gradient<V, kDtype>(from, at) * scale);
+  };
+  std::size_t i = 0;
+  for (; i + V::kWidth <= count; i += V::kWidth) add(data, i, sums + i);
+  if (i == count) return;
+  constexpr std::size_t kBytes = kDtype == Dtype::kF32 ? 4 : 2;
+  Padded<V, float> padded;  // room for either size
+  std::memcpy(padded.values, data + i * kBytes, (count - i) * kBytes);
+  add(reinterpret_cast<const std::byte*>(padded.values), 0, sums + i);
+}
+
+template <typename V, bool kFirst>
+void add_gradient(const Gradient& gradient, std::size_t at, std::size_t count, float* sums) {
+  const float scale = gradient.inverse_scale;
+  if (gradient.dtype == Dtype::kF16)
+    add_gradient<V, Dtype::kF16, kFirst>(gradient.data + at * 2, scale, count, sums);
+  else if (gradient.dtype == Dtype::kBf16)
+    add_gradient<V, Dtype::kBf16, kFirst>(gradient.data + at * 2, scale, count, sums);
+  else
+    add_gradient<V, Dtype::kF32, kFirst>(gradient.data + at * 4, scale, count, sums);
+}
+
+template <typename V, bool kStream>
+void publish_vector(std::byte* publish, Dtype dtype, std::size_t i, typename V::F w) {
+  if (dtype == Dtype::kF32) {
+    auto* to = reinterpret_cast<float*>(publish) + i;
+    kStream ? V::stream(to, w) : V::store(to, w);
+    return;
+  }
+  std::byte* to = publish + i * 2;
+  const auto packed = dtype == Dtype::kF16 ? V::to_half(w) : V::to_bfloat16(w);
+  kStream ? V::stream_packed(to, packed) : V::store_packed(to, packed);
+}
+
+// step_element() of update_plan.h, a vector at a time.
+template <typename V, Optimizer kOptimizer>
+class Step {
+  using F = typename V::F;
+
+ public:
+  explicit Step(const UpdatePlan& plan)
+      : decays_(plan.weight_decay != 0.0f),
+        weight_(V::set(plan.weight)),
+        learning_rate_(V::set(plan.learning_rate)),
+        momentum_(V::set(plan.momentum)),
+        beta1_(V::set(plan.beta1)),
+        one_minus_beta1_(V::set(plan.one_minus_beta1)),
+        beta2_(V::set(plan.beta2)),
+        one_minus_beta2_(V::set(plan.one_minus_beta2)),
+        epsilon_(V::set(plan.epsilon)),
+        weight_decay_(V::set(plan.weight_decay)),
+        step_size_(V::set(plan.step_size)),
+        root_correction_(V::set(plan.root_correction)) {}
+
+  // Updates one vector at these addresses; returns the new weights.
+  F operator()(F g, float* master, float* m_at, float* v_at) const {
+    const F w = V::load(master);
+    g = g * weight_;
+    if (decays_) g = g + weight_decay_ * w;
+    F updated;
+    if constexpr (kOptimizer == Optimizer::kSgd) {
+      updated = w - learning_rate_ * g;
+    } else if constexpr (kOptimizer == Optimizer::kMomentum) {
+      const F m = momentum_ * V::load(m_at) + g;
+      V::store(m_at, m);
+      updated = w - learning_rate_ * m;
+    } else {
+      const F m = beta1_ * V::load(m_at) + one_minus_beta1_ * g;
+      const F v = beta2_ * V::load(v_at) + (one_minus_beta2_ * g) * g;
+      V::store(m_at, m);
+      V::store(v_at, v);
+      updated = w - (step_size_ * m) / (V::sqrt(v) * root_correction_ + epsilon_);
+    }
+    V::store(master, updated);
+    return updated;
+  }
+
+ private:
+  bool decays_;
+  F weight_, learning_rate_, momentum_, beta1_, one_minus_beta1_, beta2_, one_minus_beta2_;
+  F epsilon_, weight_decay_, step_size_, root_correction_;
+};
+
+// Fewer than a vector's elements, through padded copies.
+template <typename V, Optimizer kOptimizer>
+void update_partial(const UpdatePlan& plan, const Step<V, kOptimizer>& step, const float* sums,
+                    std::size_t at, std::size_t count) {
+  constexpr int kStates = state_arrays(kOptimizer);
+  Padded<V, float> w(plan.master + at, count);
+  Padded<V, float> m;
+  Padded<V, float> v;
+  if constexpr (kStates > 0) std::memcpy(m.values, plan.m + at, count * sizeof(float));
+  if constexpr (kStates > 1) std::memcpy(v.values, plan.v + at, count * sizeof(float));
+  const auto updated = step(V::load(sums), w.values, m.values, v.values);
+  w.copy_to(plan.master + at, count);
+  if constexpr (kStates > 0) m.copy_to(plan.m + at, count);
+  if constexpr (kStates > 1) v.copy_to(plan.v + at, count);
+  if (plan.publish == nullptr) return;
+  Padded<V, float> published;  // room for either size
+  publish_vector<V, false>(reinterpret_cast<std::byte*>(published.values), plan.publish_dtype, 0,
+                           updated);
+  const std::size_t bytes = plan.publish_dtype == Dtype::kF32 ? 4 : 2;
+  std::memcpy(plan.publish + at * bytes, published.values, count * bytes);
+}
+
+template <typename V, Optimizer kOptimizer, bool kPublish, bool kStream>
+void update_block(const UpdatePlan& plan, const Step<V, kOptimizer>& step, std::size_t at,
+                  std::size_t count) {
+  alignas(64) float sums[kUpdateBlock];
+  add_gradient<V, true>(plan.gradients[0], at, count, sums);
+  for (std::size_t n = 1; n < plan.gradient_count; ++n)
+    add_gradient<V, false>(plan.gradients[n], at, count, sums);
+  std::size_t i = 0;
+  for (; i + V::kWidth <= count; i += V::kWidth) {
+    const std::size_t k = at + i;
+    const auto updated = step(V::load(sums + i), plan.master + k, plan.m + k, plan.v + k);
+    if constexpr (kPublish)
+      publish_vector<V, kStream>(plan.publish, plan.publish_dtype, k, updated);
+  }
+  if (i < count) update_partial<V, kOptimizer>(plan, step, sums + i, at + i, count - i);
+}
+
+template <typename V, Optimizer kOptimizer>
+void update_all(const UpdatePlan& plan) {
+  const Step<V, kOptimizer> step(plan);
+  const std::size_t publish_bytes = plan.publish_dtype == Dtype::kF32 ? 4 : 2;
+  const bool streams = plan.publish != nullptr && plan.elements * publish_bytes >= kStreamBytes;
+  auto block = plan.publish == nullptr ? update_block<V, kOptimizer, false, false>
+               : streams               ? update_block<V, kOptimizer, true, true>
+                                       : update_block<V, kOptimizer, true, false>;
+  std::size_t at = 0;
+  if (streams) {
+    const std::size_t head = elements_to_alignment<V>(plan.publish, publish_bytes, plan.elements);
+    if (head > 0) block(plan, step, 0, head);
+    at = head;
+  }
+  while (at < plan.elements) {
+    const std::size_t left = plan.elements - at;
+    const std::size_t count = left < kUpdateBlock ? left : kUpdateBlock;
+    block(plan, step, at, count);
+    at += count;
+  }
+  if (streams) V::fence();
+}
+
+template <typename V>
+void update(const UpdatePlan& plan) {
+  switch (plan.optimizer) {
+    case Optimizer::kSgd:
+      return update_all<V, Optimizer::kSgd>(plan);
+    case Optimizer::kMomentum:
+      return update_all<V, Optimizer::kMomentum>(plan);
+    case Optimizer::kAdam:
+      return update_all<V, Optimizer::kAdam>(plan);
+  }
+}
+
+}  // namespace leeway::kernels::simd
