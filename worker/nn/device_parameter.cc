@@ -1,0 +1,69 @@
+#include "worker/nn/device_parameter.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "kernels/cast.h"
+
+namespace leeway::worker::nn {
+
+namespace {
+
+std::size_t checked_elements(const std::string& name, const Shape& shape) {
+  const auto elements = element_count(shape);
+  if (!elements || *elements > SIZE_MAX / sizeof(float))
+    throw ConfigError(fmt::format("parameter {} cannot have the shape {}", name, to_string(shape)));
+  return static_cast<std::size_t>(*elements);
+}
+
+}  // namespace
+
+DeviceParameter::DeviceParameter(kernels::Backend& backend, std::string name, Shape shape)
+    : backend_(backend),
+      name_(std::move(name)),
+      shape_(std::move(shape)),
+      elements_(checked_elements(name_, shape_)),
+      gradient_(backend.allocate(elements_ * sizeof(float))) {
+  if (!backend.on_host()) {
+    device_weights_ = backend.allocate(elements_ * sizeof(Half));
+    host_gradient_.resize(elements_);
+  }
+}
+
+void DeviceParameter::declare(Parameters& parameters, std::span<const float> initial) {
+  index_ = parameters.declare(name_, shape_, initial);
+}
+
+const Half* DeviceParameter::as_half(std::span<const std::byte> weights, Dtype dtype) {
+  if (dtype == Dtype::kF16) return reinterpret_cast<const Half*>(weights.data());
+  half_.resize(elements_);
+  auto* out = reinterpret_cast<std::byte*>(half_.data());
+  if (dtype == Dtype::kF32) {
+    kernels::convert({reinterpret_cast<const float*>(weights.data()), elements_}, Dtype::kF16, out);
+  } else {
+    widened_.resize(elements_);
+    kernels::widen(weights.data(), dtype, widened_);
+    kernels::convert(widened_, Dtype::kF16, out);
+  }
+  return half_.data();
+}
+
+void DeviceParameter::load(const Parameters& parameters) {
+  const std::span<const std::byte> weights = parameters.weights(index_);
+  const Dtype dtype = parameters.weights_dtype();
+  LEEWAY_CHECK(weights.size() == elements_ * size_of(dtype));
+  weights_ = as_half(weights, dtype);
+  if (backend_.on_host()) return;
+  backend_.upload(device_weights_.as<Half>(), weights_, elements_ * sizeof(Half));
+  weights_ = device_weights_.as<Half>();
+}
+
+void DeviceParameter::send_gradient(const GradientSink& sink) {
+  if (elements_ == 0) return;
+  if (backend_.on_host()) return sink(index_, {gradient(), elements_});
+  backend_.download(host_gradient_.data(), gradient(), elements_ * sizeof(float));
+  sink(index_, host_gradient_);
+}
+
+}  // namespace leeway::worker::nn

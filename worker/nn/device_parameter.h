@@ -1,0 +1,53 @@
+// One parameter where the model computes: its weights as FP16 and its gradient as FP32, both in the
+// backend's memory. On a backend whose memory is the host's, neither is copied: weights that travel as
+// FP16 are used where the session has them.
+//
+// Called from the program's thread; the backend outlives it. Between declare() and load() there are
+// no weights.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "worker/nn/parameters.h"
+
+namespace leeway::worker::nn {
+
+class DeviceParameter {
+ public:
+  DeviceParameter(kernels::Backend& backend, std::string name, Shape shape);
+
+  const std::string& name() const noexcept { return name_; }
+  const Shape& shape() const noexcept { return shape_; }
+
+  void declare(Parameters& parameters, std::span<const float> initial);
+  // Takes over the weights of the step that begins; `parameters` keeps them until it is over.
+  void load(const Parameters& parameters);
+
+  const Half* weights() const noexcept { return weights_; }
+  float* gradient() const noexcept { return gradient_.as<float>(); }
+  // Gives the gradient to `sink`; nothing when the parameter has no elements.
+  void send_gradient(const GradientSink& sink);
+
+ private:
+  const Half* as_half(std::span<const std::byte> weights, Dtype dtype);
+
+  kernels::Backend& backend_;
+  std::string name_;
+  Shape shape_;
+  std::size_t elements_;
+  ParameterIndex index_ = 0;
+
+  const Half* weights_ = nullptr;  // in the session, half_, or device_weights_
+  std::vector<Half> half_;         // converted weights, where they do not travel as FP16
+  std::vector<float> widened_;     // on the way from bf16 to FP16
+  kernels::Buffer device_weights_;  // empty when the device's memory is the host's
+
+  kernels::Buffer gradient_;
+  std::vector<float> host_gradient_;
+};
+
+}  // namespace leeway::worker::nn
