@@ -129,6 +129,7 @@ struct ServerReport {
   13: string waiting,               // who waits for whom, on what; "" when nobody does
   14: string shard_digest,          // of `durable`: one hash over its records
   15: i64 durable_bytes,
+  17: i64 durable_updates,          // of `durable`: how many updates each partition has had
   16: map<i32, binary> worker_states, // in `durable`: what each worker gave with its last step there
 }
 

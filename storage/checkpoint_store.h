@@ -35,10 +35,10 @@ struct ManifestTensor {
 };
 
 struct ManifestPartition {
-  std::uint32_t tensor = 0;   // index into tensors
-  std::uint64_t begin = 0;    // first element
+  std::uint32_t tensor = 0;  // index into tensors
+  std::uint64_t begin = 0;   // first element
   std::uint64_t elements = 0;
-  std::uint32_t server = 0;   // whose store has it
+  std::uint32_t server = 0;  // whose store has it
 };
 
 struct ManifestWorker {
@@ -46,13 +46,15 @@ struct ManifestWorker {
   std::vector<std::byte> state;
 };
 
-// All that makes a committed checkpoint. Tensors in name order, partitions in tensor order, then begin.
+// All that makes a committed checkpoint. Tensors in name order, partitions in tensor order, then
+// begin.
 struct Manifest {
   std::string id;
   std::uint64_t created_unix_s = 0;
   std::vector<ManifestTensor> tensors;
   std::vector<ManifestPartition> partitions;
   std::uint32_t state_arrays = 0;
+  std::uint64_t updates = 0;  // that every partition has had: the optimizer's step count
   std::map<std::string, std::string> settings;  // effective job settings
   std::map<std::uint32_t, ManifestWorker> workers;
   std::vector<std::string> shard_digests;  // by server: what its ShardWriter::finish returned
@@ -64,7 +66,7 @@ class ManifestStore {
  public:
   static Result<std::unique_ptr<ManifestStore>> open(const std::string& checkpoint_dir);
   virtual ~ManifestStore() = default;
-  virtual Status commit(const Manifest& manifest) = 0;  // durable when it returns
+  virtual Status commit(const Manifest& manifest) = 0;     // durable when it returns
   virtual Result<std::vector<Manifest>> list() const = 0;  // oldest first
   virtual Status forget(const std::string& id) = 0;
   // Small facts the scheduler keeps across restarts ("incarnation", "job", ...).
@@ -89,7 +91,8 @@ class ShardWriter {
 // A server's own store, open for writing while the server lives.
 class ShardStore {
  public:
-  static Result<std::unique_ptr<ShardStore>> open(const std::string& checkpoint_dir, ServerId server);
+  static Result<std::unique_ptr<ShardStore>> open(const std::string& checkpoint_dir,
+                                                  ServerId server);
   virtual ~ShardStore() = default;
   // Checks free disk space for `expected_bytes` first.
   virtual Result<std::unique_ptr<ShardWriter>> begin(const std::string& checkpoint_id,
@@ -103,7 +106,7 @@ class CheckpointReader {
  public:
   static Result<std::unique_ptr<CheckpointReader>> open(const std::string& checkpoint_dir);
   virtual ~CheckpointReader() = default;
-  virtual const std::vector<Manifest>& manifests() const = 0;  // committed, oldest first
+  virtual const std::vector<Manifest>& manifests() const = 0;          // committed, oldest first
   virtual Result<Manifest> manifest(const std::string& id) const = 0;  // "" = the newest
   // Fills `out` with elements [begin, begin + out.size()) of a tensor's array, whatever partitions
   // and servers they were saved in. Every record's checksum is verified on the way.

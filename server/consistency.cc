@@ -1,0 +1,368 @@
+#include "server/consistency.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <utility>
+
+namespace leeway::server {
+
+using transport::Codec;
+using transport::Ending;
+using transport::Sender;
+
+Consistency::Consistency(CoreConfig config)
+    : config_(std::move(config)),
+      gate_(config_.per_clock, config_.bugs.gate_slack),
+      slabs_(config_.per_clock, config_.slabs),
+      initialized_(config_.initialized) {
+  for (LocalPartition p = 0; p < config_.partitions.size(); ++p) {
+    local_.emplace(config_.partitions[p].id, p);
+    if (config_.partitions[p].elements > 0) ++payloads_per_step_;
+  }
+  std::optional<Clock> lowest;
+  for (const auto& [id, start] : config_.workers) {
+    WorkerState& worker = workers_[id];
+    worker.incarnation = start.incarnation;
+    worker.start = worker.ended = worker.applied = start.clock;
+    worker.state = start.state;
+    lowest = lowest ? std::min(*lowest, start.clock) : start.clock;
+  }
+  clock_ = lowest.value_or(Clock(0));
+}
+
+void Consistency::refuse(const Sender& sender, Code code, std::string text,
+                         Effects& effects) const {
+  effects.emplace_back(Refuse{sender, code, std::move(text)});
+}
+
+void Consistency::violation(const Sender& sender, std::string text, Effects& effects) {
+  give_up(WorkerId(sender.id));
+  refuse(sender, Code::kInvalidArgument, std::move(text), effects);
+}
+
+void Consistency::give_up(WorkerId id) {
+  workers_.at(id).barred = true;
+  slabs_.forget(id);
+}
+
+WorkerState* Consistency::check(const Sender& sender, Effects& effects) const {
+  if (sender.job != config_.job) {
+    refuse(sender, Code::kRefused,
+           fmt::format("worker.{} belongs to job {:x}, this is job {:x}: start it through this "
+                       "job's leeway-run",
+                       sender.id, sender.job, config_.job),
+           effects);
+    return nullptr;
+  }
+  const auto found = workers_.find(WorkerId(sender.id));
+  if (found == workers_.end()) {
+    refuse(sender, Code::kRefused, fmt::format("this job has no worker.{}", sender.id), effects);
+    return nullptr;
+  }
+  const WorkerState& worker = found->second;
+  if (worker.incarnation != sender.incarnation) {
+    refuse(sender, Code::kRefused,
+           fmt::format("worker.{} incarnation {} is stale, the job knows {}", sender.id,
+                       sender.incarnation.value(), worker.incarnation.value()),
+           effects);
+    return nullptr;
+  }
+  if (worker.phase == WorkerPhase::kFinished) return nullptr;  // an echo of what was done
+  if (!worker.live() || worker.barred) {
+    refuse(sender, Code::kRefused,
+           fmt::format("worker.{} was given up by {}", sender.id,
+                       worker.barred ? "this server after an error" : "the scheduler"),
+           effects);
+    return nullptr;
+  }
+  return const_cast<WorkerState*>(&worker);
+}
+
+// --- PUSH ------------------------------------------------------------------------------------
+
+std::string Consistency::entry_error(const transport::Push::Entry& entry,
+                                     LocalPartition partition) const {
+  const std::uint64_t elements = config_.partitions[partition].elements;
+  const Codec codec = entry.initial ? Codec::kF32 : Codec::kF16;
+  if (entry.codec != codec)
+    return fmt::format("partition {} comes in codec {}, {} must be {}", entry.partition.value(),
+                       static_cast<int>(entry.codec), entry.initial ? "initial values" : "gradients",
+                       entry.initial ? "FP32" : "FP16");
+  const std::uint64_t bytes = elements * (entry.initial ? 4 : 2);
+  if (entry.bytes != bytes)
+    return fmt::format("partition {} comes with {} bytes, it has {} elements = {} bytes",
+                       entry.partition.value(), entry.bytes, elements, bytes);
+  if (!std::isfinite(entry.scale) || !(entry.scale > 0))
+    return fmt::format("partition {} has scale {}, which is not a positive number",
+                       entry.partition.value(), entry.scale);
+  return {};
+}
+
+OpenStep& Consistency::open_step(std::optional<OpenStep>& slot, Clock clock, TimePoint now) {
+  if (!slot) {
+    slot.emplace();
+    slot->clock = clock;
+    slot->arrival = arrivals_++;
+    slot->since = now;
+    slot->payloads.resize(config_.partitions.size(), OpenStep::Payload::kAbsent);
+    slot->offers.resize(config_.partitions.size());
+    slot->scales.resize(config_.partitions.size(), 1.0f);
+  }
+  return *slot;
+}
+
+void Consistency::start_read(StepId step, OpenStep& open, LocalPartition partition, bool initial,
+                             Effects& effects) {
+  const OpenStep::Offer& offer = open.offers[partition];
+  open.payloads[partition] = OpenStep::Payload::kReading;
+  ++open.reading;
+  if (initial) ++initial_reading_;
+  effects.emplace_back(ReadPayload{.step = step,
+                                   .partition = partition,
+                                   .slab = open.slab.value_or(0),
+                                   .initial = initial,
+                                   .address = offer.address,
+                                   .key = offer.key,
+                                   .bytes = offer.bytes});
+}
+
+void Consistency::push_entry(const Sender& sender, WorkerState& worker, const transport::Push& push,
+                             const transport::Push::Entry& entry, TimePoint now, Effects& effects) {
+  const WorkerId id(sender.id);
+  const auto found = local_.find(entry.partition);
+  if (found == local_.end())
+    return violation(sender, fmt::format("partition {} is not on this server", entry.partition.value()),
+                     effects);
+  const LocalPartition partition = found->second;
+  if (std::string error = entry_error(entry, partition); !error.empty())
+    return violation(sender, std::move(error), effects);
+
+  const StepId step{id, push.clock};
+  const bool done = entry.initial ? initialized_ || publishing_initial_
+                                  : push.clock < worker.ended && !config_.bugs.no_dedupe;
+  if (done || config_.partitions[partition].elements == 0) {
+    effects.emplace_back(SendTaken{step, entry.partition});
+    return;
+  }
+  if (entry.initial && push.clock != Clock(0))
+    return violation(sender, "initial values belong to clock 0", effects);
+  if (!entry.initial && !initialized_)
+    return violation(sender, "a gradient came before the initial values", effects);
+  if (!entry.initial && push.clock > worker.ended)
+    return violation(sender,
+                     fmt::format("worker.{} pushes step {}, its step {} has not ended", sender.id,
+                                 push.clock.value(), worker.ended.value()),
+                     effects);
+
+  OpenStep& open = open_step(entry.initial ? worker.initial : worker.open, push.clock, now);
+  OpenStep::Payload& payload = open.payloads[partition];
+  if (payload == OpenStep::Payload::kTaken) {
+    effects.emplace_back(SendTaken{step, entry.partition});
+    return;
+  }
+  if (payload != OpenStep::Payload::kAbsent) return;  // on its way
+  payload = OpenStep::Payload::kOffered;
+  ++open.offered;
+  open.offers[partition] = {entry.address, push.key, entry.bytes};
+  open.scales[partition] = entry.scale;
+  if (entry.initial) return;  // advance() reads it when it is this worker's turn
+  if (open.slab)
+    start_read(step, open, partition, false, effects);
+  else if (open.offered == 1)
+    slabs_.wait(id, open);
+}
+
+Effects Consistency::push(const Sender& sender, const transport::Push& push, TimePoint now) {
+  Effects effects;
+  WorkerState* worker = check(sender, effects);
+  if (worker == nullptr) return effects;
+  for (const transport::Push::Entry& entry : push.entries) {
+    push_entry(sender, *worker, push, entry, now, effects);
+    if (worker->barred) break;
+  }
+  advance(effects);
+  return effects;
+}
+
+Effects Consistency::read_done(const ReadPayload& read, bool ok, bool released,
+                               const std::string& why) {
+  Effects effects;
+  WorkerState& worker = workers_.at(read.step.worker);
+  if (read.initial) --initial_reading_;
+  if (!released && read.initial)
+    effects.emplace_back(Fault{fmt::format(
+        "the fabric still holds the master weights after a failed transfer from worker.{}: {}",
+        read.step.worker.value(), why)});
+
+  if (const auto dropped = draining_.find(read.step); dropped != draining_.end() && !read.initial) {
+    Draining& draining = dropped->second;
+    draining.quarantined |= !released;
+    if (--draining.reading == 0) {
+      if (draining.slab && draining.quarantined) lose_slab(effects);
+      if (draining.slab && !draining.quarantined) slabs_.release(*draining.slab);
+      draining_.erase(dropped);
+    }
+    advance(effects);
+    return effects;
+  }
+
+  std::optional<OpenStep>& slot = read.initial ? worker.initial : worker.open;
+  if (slot && slot->clock == read.step.clock) {
+    OpenStep& open = *slot;
+    --open.reading;
+    if (ok) {
+      open.payloads[read.partition] = OpenStep::Payload::kTaken;
+      ++open.taken;
+      effects.emplace_back(SendTaken{read.step, config_.partitions[read.partition].id});
+    } else {
+      // It stays "reading": nothing repeats the read of a worker that was given up.
+      if (!released && open.slab) {
+        lose_slab(effects);
+        open.slab.reset();
+      }
+      if (worker.live() && !worker.barred)
+        refuse(Sender{config_.job, worker.incarnation, read.step.worker.value()},
+               Code::kUnavailable,
+               fmt::format("the gradient of step {} could not be read: {}",
+                           read.step.clock.value(), why),
+               effects);
+      give_up(read.step.worker);
+    }
+  }
+  advance(effects);
+  return effects;
+}
+
+// --- COMMIT, ABANDON, INITIAL ------------------------------------------------------------------
+
+bool Consistency::whole(const OpenStep* open) const {
+  return payloads_per_step_ == 0 || (open != nullptr && open->taken == payloads_per_step_);
+}
+
+void Consistency::end_initial(const Sender& sender, WorkerState& worker, Effects& effects) {
+  if (initialized_) {
+    effects.emplace_back(SendCommitted{{WorkerId(sender.id), Clock(0)}, Ending::kInitial});
+    return;
+  }
+  if (publishing_initial_) return;  // answered when they are published
+  if (!whole(worker.initial ? &*worker.initial : nullptr))
+    return violation(sender, "the initial values ended before all of them were taken", effects);
+  initial_ended_by_ = sender;
+  publishing_initial_ = true;
+  effects.emplace_back(PublishInitial{});
+}
+
+Effects Consistency::initial_published() {
+  Effects effects;
+  publishing_initial_ = false;
+  initialized_ = true;
+  for (auto& [id, worker] : workers_) worker.initial.reset();
+  effects.emplace_back(
+      SendCommitted{{WorkerId(initial_ended_by_->id), Clock(0)}, Ending::kInitial});
+  advance(effects);
+  return effects;
+}
+
+void Consistency::close(WorkerState& worker, bool committed, std::vector<std::byte> state) {
+  EndedStep step{.clock = worker.ended, .committed = committed, .worker_state = std::move(state)};
+  if (worker.open) {
+    if (committed) {
+      step.slab = worker.open->slab;
+      step.scales = std::move(worker.open->scales);
+    } else if (worker.open->slab) {
+      slabs_.release(*worker.open->slab);
+    }
+    worker.open.reset();
+  }
+  worker.steps.push_back(std::move(step));
+  worker.ended = worker.ended.next();
+  worker.last_abandoned = !committed;
+}
+
+Effects Consistency::end_step(const Sender& sender, const transport::Commit& commit) {
+  Effects effects;
+  WorkerState* worker = check(sender, effects);
+  if (worker == nullptr) return effects;
+  const WorkerId id(sender.id);
+  if (commit.ending == Ending::kInitial) {
+    end_initial(sender, *worker, effects);
+    advance(effects);
+    return effects;
+  }
+  const bool planted = config_.bugs.no_dedupe && worker->open && worker->open->clock == commit.clock;
+  if (commit.clock < worker->ended && !planted) {
+    effects.emplace_back(SendCommitted{{id, commit.clock}, commit.ending});
+    return effects;
+  }
+  const bool committed = commit.ending == Ending::kCommit;
+  const OpenStep* open = worker->open ? &*worker->open : nullptr;
+  const bool early = committed ? !whole(open)
+                               : open != nullptr && open->offered != open->taken;
+  if (commit.clock > worker->ended || !initialized_ || early) {
+    violation(sender,
+              fmt::format("worker.{} ends step {} {}", sender.id, commit.clock.value(),
+                          early ? "before all its gradients were taken"
+                                : "before the one that came before it"),
+              effects);
+    return effects;
+  }
+  close(*worker, committed, commit.worker_state);
+  if (!config_.per_clock) queue_.push_back({id, worker->steps.back().clock});
+  effects.emplace_back(SendCommitted{{id, commit.clock}, commit.ending});
+  advance(effects);
+  return effects;
+}
+
+// --- PULL --------------------------------------------------------------------------------------
+
+Effects Consistency::pull(const Sender& sender, const transport::Pull& pull, TimePoint now) {
+  Effects effects;
+  WorkerState* worker = check(sender, effects);
+  if (worker == nullptr) return effects;
+  const auto bad = [&](std::string text) { violation(sender, std::move(text), effects); };
+
+  if (worker->answered && pull.request <= *worker->answered) {
+    if (pull.request == *worker->answered)
+      effects.emplace_back(RepeatAnswer{WorkerId(sender.id), pull.request});
+    return effects;
+  }
+  const std::uint64_t bound =
+      pull.staleness == transport::kUnboundedStaleness ? Bound::kInfinite : pull.staleness;
+  if (bound > config_.staleness.value) {
+    bad(fmt::format("worker.{} pulls with staleness {}, the job's bound is {}", sender.id,
+                    pull.staleness, config_.staleness.value));
+    return effects;
+  }
+  if (pull.clock > worker->ended.next() || pull.clock < worker->start) {
+    bad(fmt::format("worker.{} pulls for step {}, {} of its steps have ended here", sender.id,
+                    pull.clock.value(), worker->ended.value()));
+    return effects;
+  }
+  if (pull.total > config_.partitions.size()) {
+    bad(fmt::format("a pull of {} partitions, this server has {}", pull.total,
+                    config_.partitions.size()));
+    return effects;
+  }
+  if (worker->pull && worker->pull->request > pull.request) return effects;  // overtaken
+  if (!worker->pull || worker->pull->request != pull.request)
+    worker->pull = PendingPull{.clock = pull.clock, .request = pull.request, .bound = bound,
+                               .total = pull.total, .since = now};
+  for (const transport::Pull::Entry& entry : pull.entries) {
+    const auto found = local_.find(entry.partition);
+    if (found == local_.end()) {
+      bad(fmt::format("partition {} is not on this server", entry.partition.value()));
+      return effects;
+    }
+    worker->pull->entries.insert_or_assign(
+        found->second, AnswerPull::Entry{found->second, entry.have, entry.address, pull.key});
+  }
+  if (worker->pull->entries.size() > worker->pull->total) {
+    bad(fmt::format("pull {} names more partitions than it announced", pull.request));
+    return effects;
+  }
+  advance(effects);
+  return effects;
+}
+
+}  // namespace leeway::server

@@ -1,0 +1,300 @@
+// The half of the consistency core that moves things on: updates, the checkpoint's cut, admissions,
+// answers, and the scheduler's word about workers that come to an end.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "server/consistency.h"
+
+namespace leeway::server {
+
+void Consistency::advance(Effects& effects) {
+  pump_updates(effects);
+  admit(effects);
+  offer_initial(effects);
+  answer_pulls(effects);
+}
+
+// --- updates -----------------------------------------------------------------------------------
+
+void Consistency::pump_updates(Effects& effects) {
+  while (!update_runs_ && initialized_) {
+    if (hold_.reached(workers_)) {
+      TakeSnapshot snapshot{.id = hold_.id()};
+      for (const auto& [id, worker] : workers_)
+        snapshot.workers[id] = {worker.applied, worker.state};
+      effects.emplace_back(std::move(snapshot));
+      hold_.snapshot_taken();
+    }
+    if (config_.per_clock ? !next_by_clock(effects) : !next_by_push(effects)) return;
+  }
+}
+
+void Consistency::count_applied(WorkerState& worker) {
+  EndedStep& step = worker.steps.front();
+  if (step.slab) slabs_.release(*step.slab);
+  if (!step.worker_state.empty()) worker.state = std::move(step.worker_state);
+  worker.applied = std::max(worker.applied, step.clock.next());
+  // An abandoned step may have been taken back while its clock was in the update.
+  worker.applied = std::min(worker.applied, worker.ended);
+  worker.steps.pop_front();
+}
+
+// Both return true when something was counted at once and there may be more to do.
+bool Consistency::next_by_push(Effects& effects) {
+  const auto next = std::ranges::find_if(queue_, [&](const StepId& step) {
+    return hold_.allows(workers_.at(step.worker), step.worker, step.clock);
+  });
+  if (next == queue_.end()) return false;
+  const StepId id = *next;
+  queue_.erase(next);
+  WorkerState& worker = workers_.at(id.worker);
+  const EndedStep& step = worker.steps.front();
+  if (!step.committed || !step.slab) {
+    count_applied(worker);
+    return true;
+  }
+  update_runs_ = true;
+  applying_ = {id};
+  effects.emplace_back(Apply{{Contribution{id, *step.slab, step.scales}}, 1.0f});
+  return false;
+}
+
+bool Consistency::next_by_clock(Effects& effects) {
+  bool any = false, allowed = false;
+  for (const auto& [id, worker] : workers_) {
+    if (worker.ended > clock_) any = true;
+    else if (worker.undecided()) return false;
+    if (!worker.steps.empty() && worker.steps.front().clock == clock_)
+      allowed |= hold_.allows(worker, id, clock_);
+  }
+  const bool nobody = std::ranges::none_of(workers_, [&](const auto& entry) {
+    return !entry.second.steps.empty() && entry.second.steps.front().clock == clock_;
+  });
+  if (!any || (!allowed && !nobody)) return false;
+
+  Apply apply;
+  applying_.clear();
+  for (auto& [id, worker] : workers_) {
+    if (worker.steps.empty() || worker.steps.front().clock != clock_) continue;
+    const EndedStep& step = worker.steps.front();
+    applying_.push_back({id, clock_});
+    if (step.committed && step.slab)
+      apply.contributions.push_back({{id, clock_}, *step.slab, step.scales});
+  }
+  update_runs_ = true;
+  if (apply.contributions.empty()) {
+    finish_update();  // no gradient at all: the clock advances, versions stay
+    return true;
+  }
+  apply.weight = 1.0f / static_cast<float>(apply.contributions.size());
+  effects.emplace_back(std::move(apply));
+  return false;
+}
+
+void Consistency::finish_update() {
+  update_runs_ = false;
+  for (const StepId& id : applying_) count_applied(workers_.at(id.worker));
+  applying_.clear();
+  if (config_.per_clock) clock_ = clock_.next();
+}
+
+Effects Consistency::apply_done() {
+  Effects effects;
+  finish_update();
+  advance(effects);
+  return effects;
+}
+
+// --- admissions and answers ----------------------------------------------------------------------
+
+void Consistency::admit(Effects& effects) {
+  while (const auto admitted = slabs_.admit(workers_)) {
+    const auto [id, slab] = *admitted;
+    OpenStep& open = *workers_.at(id).open;
+    open.slab = slab;
+    for (LocalPartition p = 0; p < open.payloads.size(); ++p)
+      if (open.payloads[p] == OpenStep::Payload::kOffered)
+        start_read({id, open.clock}, open, p, false, effects);
+  }
+}
+
+void Consistency::offer_initial(Effects& effects) {
+  if (initialized_ || publishing_initial_ || !initializer_) return;
+  const auto found = workers_.find(*initializer_);
+  if (found == workers_.end() || !found->second.live() || !found->second.initial) return;
+  OpenStep& open = *found->second.initial;
+  // Reads for an initializer that died may still write into the masters: let them end first.
+  if (initial_reading_ != open.reading) return;
+  for (LocalPartition p = 0; p < open.payloads.size(); ++p)
+    if (open.payloads[p] == OpenStep::Payload::kOffered)
+      start_read({found->first, Clock(0)}, open, p, true, effects);
+}
+
+void Consistency::answer_pulls(Effects& effects) {
+  if (!initialized_) return;
+  for (auto& [id, worker] : workers_) {
+    if (!worker.pull || !worker.pull->complete() || !worker.live() || worker.barred) continue;
+    if (!gate_.open(workers_, clock_, id, *worker.pull)) continue;
+    AnswerPull answer{.worker = id, .clock = worker.pull->clock, .request = worker.pull->request,
+                      .slowest = Gate::slowest(workers_)};
+    for (const auto& [partition, entry] : worker.pull->entries) answer.entries.push_back(entry);
+    worker.answered = worker.pull->request;
+    worker.pull.reset();
+    effects.emplace_back(std::move(answer));
+  }
+}
+
+// --- workers that come to an end -----------------------------------------------------------------
+
+void Consistency::lose_slab(Effects& effects) {
+  slabs_.quarantine();
+  if (slabs_.usable() < config_.minimal_slabs)
+    effects.emplace_back(
+        Fault{"too many gradient slabs are still held by the fabric after failed transfers"});
+}
+
+void Consistency::drop_open(WorkerId id, WorkerState& worker) {
+  slabs_.forget(id);
+  if (!worker.open) return;
+  if (worker.open->reading > 0)
+    draining_[{id, worker.open->clock}] = {worker.open->slab, worker.open->reading, false};
+  else if (worker.open->slab)
+    slabs_.release(*worker.open->slab);
+  worker.open.reset();
+}
+
+Effects Consistency::bar(WorkerId id, const std::string& why) {
+  Effects effects;
+  WorkerState& worker = workers_.at(id);
+  if (worker.barred || !worker.live()) return effects;
+  give_up(id);
+  worker.pull.reset();
+  refuse({config_.job, worker.incarnation, id.value()}, Code::kUnavailable, why, effects);
+  advance(effects);
+  return effects;
+}
+
+// The last word on a worker: `final_clock` of its steps count, on every server.
+void Consistency::settle(WorkerId id, WorkerState& worker, const WorkerNews& news,
+                         Effects& effects) {
+  worker.pull.reset();
+  if (worker.ended < news.final_clock && worker.ended.next() == news.final_clock &&
+      whole(worker.open ? &*worker.open : nullptr)) {
+    close(worker, true, {});  // its COMMIT was lost on the way here
+    if (!config_.per_clock) queue_.push_back({id, worker.steps.back().clock});
+  } else if (worker.ended < news.final_clock) {
+    effects.emplace_back(Fault{fmt::format(
+        "worker.{} died with {} steps, of which this server has {}", id.value(),
+        news.final_clock.value(), worker.ended.value())});
+  }
+  drop_open(id, worker);
+  worker.initial.reset();
+  if (news.phase == WorkerPhase::kFinished) return;
+  // A last step that it abandoned here and not everywhere: it never was. It has no gradient.
+  const auto beyond = [&](Clock clock) { return clock >= news.final_clock; };
+  while (!worker.steps.empty() && beyond(worker.steps.back().clock) &&
+         !worker.steps.back().committed) {
+    const StepId step{id, worker.steps.back().clock};
+    if (std::ranges::find(applying_, step) != applying_.end()) break;
+    std::erase(queue_, step);
+    worker.steps.pop_back();
+  }
+  worker.ended = std::min(worker.ended, std::max(news.final_clock, worker.start));
+  worker.applied = std::min(worker.applied, worker.ended);
+}
+
+Effects Consistency::view(std::span<const WorkerNews> news, std::optional<WorkerId> initializer) {
+  Effects effects;
+  initializer_ = initializer;
+  for (const WorkerNews& about : news) {
+    const auto found = workers_.find(about.id);
+    if (found == workers_.end() || found->second.incarnation != about.incarnation) continue;
+    WorkerState& worker = found->second;
+    if (about.phase == worker.phase || !worker.undecided()) continue;
+    if (about.phase == WorkerPhase::kLive) continue;  // nobody comes back to life
+    const bool was_live = worker.live();
+    worker.phase = about.phase;
+    worker.pull.reset();
+    if (about.phase == WorkerPhase::kDead || about.phase == WorkerPhase::kFinished)
+      settle(about.id, worker, about, effects);
+    if (was_live && about.phase != WorkerPhase::kFinished)
+      effects.emplace_back(Disconnect{about.id});
+  }
+  advance(effects);
+  return effects;
+}
+
+// --- checkpoints ---------------------------------------------------------------------------------
+
+Effects Consistency::hold(const std::string& id) {
+  Effects effects;
+  hold_.hold(id);
+  advance(effects);
+  return effects;
+}
+
+Effects Consistency::cut(const std::string& id, std::map<WorkerId, Clock> clocks) {
+  Effects effects;
+  hold_.cut(id, std::move(clocks));
+  advance(effects);
+  return effects;
+}
+
+Effects Consistency::release() {
+  Effects effects;
+  hold_.release();
+  advance(effects);
+  return effects;
+}
+
+std::string Consistency::held() const {
+  return initialized_ && !(hold_.holding() && update_runs_) ? hold_.id() : std::string();
+}
+
+// --- the report ----------------------------------------------------------------------------------
+
+std::map<WorkerId, Clock> Consistency::applied() const {
+  std::map<WorkerId, Clock> clocks;
+  for (const auto& [id, worker] : workers_) clocks[id] = worker.applied;
+  return clocks;
+}
+
+std::map<WorkerId, Clock> Consistency::resolving() const {
+  std::map<WorkerId, Clock> clocks;
+  for (const auto& [id, worker] : workers_)
+    if (worker.phase == WorkerPhase::kResolving)
+      clocks[id] = Clock(worker.ended.value() - (worker.last_abandoned ? 1 : 0));
+  return clocks;
+}
+
+Clock Consistency::furthest() const {
+  Clock largest;
+  for (const auto& [id, worker] : workers_) largest = std::max(largest, worker.applied);
+  return largest;
+}
+
+std::vector<std::string> Consistency::waiting(TimePoint since) const {
+  std::vector<std::string> lines;
+  for (const auto& [id, worker] : workers_) {
+    if (!worker.live()) continue;
+    if (worker.pull && worker.pull->since <= since) {
+      std::string whom;
+      if (worker.barred) whom = "nobody: this server gave it up after an error";
+      else if (!initialized_) whom = "the initial values";
+      else if (!worker.pull->complete()) whom = "the rest of its own pull";
+      else whom = gate_.blockers(workers_, clock_, id, *worker.pull);
+      if (!hold_.id().empty() && (hold_.holding() || hold_.cutting()))
+        whom += fmt::format(" (updates stand still for checkpoint {})", hold_.id());
+      lines.push_back(fmt::format("worker.{} waits to start step {} for {}", id.value(),
+                                  worker.pull->clock.value(), whom));
+    }
+    if (worker.open && !worker.open->slab && worker.open->since <= since && !worker.barred)
+      lines.push_back(fmt::format("worker.{} waits with its step {} for memory (a free slab)",
+                                  id.value(), worker.open->clock.value()));
+  }
+  return lines;
+}
+
+}  // namespace leeway::server

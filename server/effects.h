@@ -1,0 +1,118 @@
+// What the consistency core wants done, in order. Plain values: the engine carries them out, the
+// simulator and the tests look at them.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "common/ids.h"
+#include "common/result.h"
+#include "transport/messages.h"
+
+namespace leeway::server {
+
+// One step of one worker; `clock` is the worker's clock before it.
+struct StepId {
+  WorkerId worker;
+  Clock clock;
+  friend auto operator<=>(const StepId&, const StepId&) noexcept = default;
+};
+
+// Partitions are named by their place on this server here, not by their id in the job.
+using LocalPartition = std::uint32_t;
+
+// Read these bytes of the worker: a gradient into its slab, initial values into the master. Answered
+// by Consistency::read_done().
+struct ReadPayload {
+  StepId step;
+  LocalPartition partition = 0;
+  std::uint32_t slab = 0;  // meaningless for initial values
+  bool initial = false;
+  std::uint64_t address = 0;
+  std::uint64_t key = 0;
+  std::uint64_t bytes = 0;
+};
+
+struct SendTaken {
+  StepId step;
+  PartitionId partition;
+};
+
+struct SendCommitted {
+  StepId step;
+  transport::Ending ending = transport::Ending::kCommit;
+};
+
+// One worker's step as it goes into an update.
+struct Contribution {
+  StepId step;
+  std::uint32_t slab = 0;
+  std::vector<float> scales;  // by local partition
+};
+
+// Update every partition of the shard once: the sum of the contributions, in this order, times
+// `weight`. One at a time; answered by Consistency::apply_done().
+struct Apply {
+  std::vector<Contribution> contributions;
+  float weight = 1;
+};
+
+// The masters hold the initial values: fill the published copies. Answered by
+// Consistency::initial_published().
+struct PublishInitial {};
+
+struct AnswerPull {
+  struct Entry {
+    LocalPartition partition = 0;
+    Version have;
+    std::uint64_t address = 0;
+    std::uint64_t key = 0;
+  };
+  WorkerId worker;
+  Clock clock;
+  std::uint32_t request = 0;
+  Clock slowest;
+  std::vector<Entry> entries;
+};
+
+// The same pull came again after its answer: say PULLED again, move nothing.
+struct RepeatAnswer {
+  WorkerId worker;
+  std::uint32_t request = 0;
+};
+
+struct Refuse {
+  transport::Sender sender;
+  Code code = Code::kRefused;
+  std::string text;
+};
+
+// The worker is gone: fail its transfers, forget its address.
+struct Disconnect {
+  WorkerId worker;
+};
+
+// The shard is at the cut, this very moment: keep its content until it is written.
+struct TakeSnapshot {
+  struct Worker {
+    Clock clock;
+    std::vector<std::byte> state;
+  };
+  std::string id;
+  std::map<WorkerId, Worker> workers;
+};
+
+// The job cannot go on with this server.
+struct Fault {
+  std::string reason;
+};
+
+using Effect = std::variant<ReadPayload, SendTaken, SendCommitted, Apply, PublishInitial, AnswerPull,
+                            RepeatAnswer, Refuse, Disconnect, TakeSnapshot, Fault>;
+using Effects = std::vector<Effect>;
+
+}  // namespace leeway::server

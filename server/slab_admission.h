@@ -1,0 +1,48 @@
+// Who gets a slab: the server's promise that memory is bounded and that every admitted step can end.
+//
+// Steps are admitted in (clock, arrival) order. Under per_clock a step of clock c waits until the
+// slabs left over could serve every live worker whose step of a lower clock is still to come; with
+// at least as many slabs as workers the lowest clock then always completes, and its slabs come back.
+// Under per_push a worker holds one slab at most, so as many slabs as workers always suffice; fewer
+// are safe with one server only (two servers could each admit the other's step and wait for ever).
+// Not thread-safe: owned by the consistency core.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <tuple>
+#include <vector>
+
+#include "server/worker_state.h"
+
+namespace leeway::server {
+
+class SlabAdmission {
+ public:
+  SlabAdmission(bool per_clock, std::uint32_t slabs);
+
+  // The worker's open step asks for a slab.
+  void wait(WorkerId worker, const OpenStep& step);
+  void forget(WorkerId worker);
+  // The next worker whose open step gets a slab, with the slab; nothing when nobody may now.
+  std::optional<std::pair<WorkerId, std::uint32_t>> admit(const Workers& workers);
+
+  void release(std::uint32_t slab) { free_.push_back(slab); }
+  // The provider may still write into it: it is never used again.
+  void quarantine() { --usable_; }
+  std::uint32_t usable() const noexcept { return usable_; }
+  std::uint32_t free() const noexcept { return static_cast<std::uint32_t>(free_.size()); }
+  bool waiting(WorkerId worker) const;
+
+ private:
+  using Place = std::tuple<std::uint64_t, std::uint64_t, WorkerId>;  // clock, arrival
+  bool may_admit(const Workers& workers, const Place& place) const;
+
+  bool per_clock_;
+  std::uint32_t usable_;
+  std::vector<std::uint32_t> free_;
+  std::set<Place> waiting_;
+};
+
+}  // namespace leeway::server

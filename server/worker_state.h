@@ -1,0 +1,82 @@
+// What a server knows of one worker: its steps from the first payload to the update. Plain data of
+// the consistency core, touched by its owner's thread only.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "common/ids.h"
+#include "common/monotonic.h"
+#include "server/effects.h"
+
+namespace leeway::server {
+
+enum class WorkerPhase : std::uint8_t { kLive, kResolving, kDead, kFinished };
+
+// The step that the worker is pushing. At most one: a worker gets its next weights, and so its next
+// gradient, only after this step has ended here.
+struct OpenStep {
+  enum class Payload : std::uint8_t { kAbsent, kOffered, kReading, kTaken };
+  struct Offer {
+    std::uint64_t address = 0;
+    std::uint64_t key = 0;
+    std::uint64_t bytes = 0;
+  };
+  Clock clock;
+  std::uint64_t arrival = 0;
+  TimePoint since;
+  std::optional<std::uint32_t> slab;  // nothing until admitted
+  std::vector<Payload> payloads;      // by local partition
+  std::vector<Offer> offers;
+  std::vector<float> scales;
+  std::uint32_t offered = 0, reading = 0, taken = 0;
+};
+
+// A step that its worker committed or abandoned, until it is applied.
+struct EndedStep {
+  Clock clock;
+  bool committed = false;             // else abandoned
+  std::optional<std::uint32_t> slab;  // committed, and the shard is not empty
+  std::vector<float> scales;
+  std::vector<std::byte> worker_state;
+};
+
+// A pull that waits for the gate, or for the rest of its messages.
+struct PendingPull {
+  Clock clock;
+  std::uint32_t request = 0;
+  std::uint64_t bound = 0;
+  std::uint32_t total = 0;
+  TimePoint since;
+  std::map<LocalPartition, AnswerPull::Entry> entries;
+  bool complete() const noexcept { return entries.size() == total; }
+};
+
+struct WorkerState {
+  Incarnation incarnation;
+  WorkerPhase phase = WorkerPhase::kLive;
+  bool barred = false;  // a transfer failed or it broke the protocol: nothing more is taken from it
+  Clock start;          // where it began in this run of the job
+  Clock ended;          // steps committed or abandoned here
+  Clock applied;        // of those, how many the weights hold (abandoned ones count)
+  bool last_abandoned = false;
+  std::optional<OpenStep> open;
+  std::optional<OpenStep> initial;  // its initial values; clock 0, no slab
+  std::deque<EndedStep> steps;      // ended, not applied; clocks ascend
+  std::optional<PendingPull> pull;
+  std::optional<std::uint32_t> answered;  // the last request that was answered
+  std::vector<std::byte> state;           // given with the last applied step
+
+  bool live() const noexcept { return phase == WorkerPhase::kLive; }
+  // Its next step may still come, or be settled: whole clocks wait for it.
+  bool undecided() const noexcept {
+    return phase == WorkerPhase::kLive || phase == WorkerPhase::kResolving;
+  }
+};
+
+using Workers = std::map<WorkerId, WorkerState>;  // in worker order: sums depend on it
+
+}  // namespace leeway::server
