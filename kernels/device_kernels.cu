@@ -1,0 +1,20 @@
+// All CUDA kernels as one translation unit: nvcc's start-up and front end cost several seconds a
+// file, whatever the file holds.
+#include "kernels/bias_activation.cu"
+#include "kernels/bias_gradient.cu"
+#include "kernels/cast.cu"
+#include "kernels/optimizer.cu"
+#include "kernels/relu_backward.cu"
+#include "kernels/softmax_cross_entropy.cu"
+
+namespace leeway::kernels::LEEWAY_DEVICE {
+
+const DeviceKernels& device_kernels() {
+  static const DeviceKernels table{
+      update,          scale_to_half, narrow,        widen,
+      bias_activation, relu_backward, bias_gradient, softmax_cross_entropy,
+  };
+  return table;
+}
+
+}  // namespace leeway::kernels::LEEWAY_DEVICE

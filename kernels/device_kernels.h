@@ -1,0 +1,43 @@
+// The CUDA kernels as a table of launchers, one an operation, defined in kernels/<op>.cu. There are
+// two builds of the same source: nvcc's, and the emulation of kernels/emulation/ for tests.
+//
+// Called from the thread that owns the stream; all pointers are device memory except the
+// UpdatePlan's list of gradients. Asynchronous: done when the stream is. Arguments as in backend.h.
+#pragma once
+
+#include <cstdint>
+
+#include "common/half.h"
+#include "kernels/softmax_cross_entropy.h"
+#include "kernels/update_plan.h"
+
+namespace leeway::kernels {
+
+using Stream = void*;  // a cudaStream_t
+
+// A launch's parameters hold the gradients; as many workers as this can be summed in one update.
+constexpr std::size_t kMaxDeviceGradients = 128;
+
+struct DeviceKernels {
+  // Throws std::invalid_argument beyond kMaxDeviceGradients.
+  void (*update)(Stream stream, const UpdatePlan& plan);
+  void (*scale_to_half)(Stream stream, std::int64_t elements, const float* in, float scale,
+                        Half* out, std::int32_t* not_finite);
+  // kF16 and kBf16.
+  void (*narrow)(Stream stream, std::int64_t elements, const float* in, Dtype dtype,
+                 std::byte* out);
+  void (*widen)(Stream stream, std::int64_t elements, const std::byte* in, Dtype dtype, float* out);
+  void (*bias_activation)(Stream stream, std::int64_t rows, std::int64_t columns, const float* z,
+                          const Half* bias, bool relu, Half* out);
+  void (*relu_backward)(Stream stream, std::int64_t elements, const float* da,
+                        const Half* activation, Half* dz);
+  void (*bias_gradient)(Stream stream, std::int64_t rows, std::int64_t columns, const Half* dz,
+                        float beta, float* db);
+  // `scratch` is room for `rows` results.
+  void (*softmax_cross_entropy)(Stream stream, std::int64_t rows, std::int64_t classes,
+                                const Half* logits, const std::int32_t* labels,
+                                float gradient_scale, float* loss_sum, std::int32_t* correct,
+                                Half* dlogits, RowResult* scratch);
+};
+
+}  // namespace leeway::kernels

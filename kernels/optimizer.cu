@@ -1,0 +1,42 @@
+// The fused update, an element a thread in grid strides; the formula is update_plan.h's. Compiled
+// with --fmad=false: see kernels/optimizer.h, "same bits everywhere".
+#include <stdexcept>
+
+#include "kernels/device_math.cuh"
+
+namespace leeway::kernels::LEEWAY_DEVICE {
+
+struct DeviceGradients {
+  Gradient list[kMaxDeviceGradients];
+};
+
+template <Optimizer kOptimizer>
+__global__ void update_kernel(UpdatePlan plan, DeviceGradients gradients) {
+  const auto elements = static_cast<std::int64_t>(plan.elements);
+  for (std::int64_t i = first_index(); i < elements; i += index_stride()) {
+    float g = 0.0f;
+    for (std::size_t n = 0; n < plan.gradient_count; ++n) {
+      const Gradient& gradient = gradients.list[n];
+      g = g + load_element(gradient.data, gradient.dtype, i) * gradient.inverse_scale;
+    }
+    float unused = 0.0f;
+    float& m = kOptimizer == Optimizer::kSgd ? unused : plan.m[i];
+    float& v = kOptimizer == Optimizer::kAdam ? plan.v[i] : unused;
+    const float w = step_element<kOptimizer>(plan, g, plan.master[i], m, v);
+    plan.master[i] = w;
+    if (plan.publish != nullptr) store_element(plan.publish, plan.publish_dtype, i, w);
+  }
+}
+
+void update(Stream stream, const UpdatePlan& plan) {
+  if (plan.gradient_count > kMaxDeviceGradients)
+    throw std::invalid_argument("update: more gradients than one launch takes");
+  DeviceGradients gradients;
+  for (std::size_t n = 0; n < plan.gradient_count; ++n) gradients.list[n] = plan.gradients[n];
+  auto* kernel = plan.optimizer == Optimizer::kSgd        ? update_kernel<Optimizer::kSgd>
+                 : plan.optimizer == Optimizer::kMomentum ? update_kernel<Optimizer::kMomentum>
+                                                          : update_kernel<Optimizer::kAdam>;
+  launch(kernel, shape_for(static_cast<std::int64_t>(plan.elements)), stream, plan, gradients);
+}
+
+}  // namespace leeway::kernels::LEEWAY_DEVICE
