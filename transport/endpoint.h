@@ -31,6 +31,8 @@ struct EndpointOptions {
   std::string bind = "127.0.0.1";  // address to listen on (tcp, verbs)
   std::uint32_t peers = 16;        // how many it will talk to: sizes queues, FI_UNIVERSE_SIZE
   std::string thread_name = "fabric";
+  // Longest piece of a read or write that goes to the provider at once; longer ones go in several.
+  std::size_t max_transfer = std::size_t{1} << 30;
 };
 
 // What it got. `address` is opaque and goes to peers through the scheduler.
@@ -97,6 +99,8 @@ struct EndpointCounters {
 
 class Endpoint {
  public:
+  class Impl;  // inside transport/
+
   // Throws ConfigError when the fabric is not there (never falls back to another), the address is
   // not ours or locked memory is too small: bytes, limit and remedy in the text.
   static std::unique_ptr<Endpoint> open(const EndpointOptions& options);
@@ -131,7 +135,6 @@ class Endpoint {
   EndpointCounters counters() const noexcept;  // any thread
 
  private:
-  class Impl;
   explicit Endpoint(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

@@ -1,0 +1,65 @@
+#include "transport/host_addresses.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <ifaddrs.h>
+#include <netdb.h>
+#include <netinet/in.h>
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "common/result.h"
+
+namespace leeway::transport {
+namespace {
+
+std::string numeric(const sockaddr* address) {
+  char text[INET6_ADDRSTRLEN] = "";
+  if (address->sa_family == AF_INET)
+    inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(address)->sin_addr, text, sizeof text);
+  if (address->sa_family == AF_INET6)
+    inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr, text,
+              sizeof text);
+  return text;
+}
+
+std::vector<std::string> addresses_here() {
+  std::vector<std::string> here;
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) return here;
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(list, freeifaddrs);
+  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    if (entry->ifa_addr == nullptr) continue;
+    const std::string text = numeric(entry->ifa_addr);
+    if (!text.empty() && std::find(here.begin(), here.end(), text) == here.end())
+      here.push_back(text);
+  }
+  return here;
+}
+
+bool loopback(const std::string& text) { return text.starts_with("127."); }
+
+}  // namespace
+
+std::string own_address(const std::string& bind) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* list = nullptr;
+  const int error = getaddrinfo(bind.c_str(), nullptr, &hints, &list);
+  if (error != 0)
+    throw ConfigError(fmt::format("bind address '{}': {}", bind, gai_strerror(error)));
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(list, freeaddrinfo);
+  const auto here = addresses_here();
+  for (const addrinfo* entry = list; entry != nullptr; entry = entry->ai_next) {
+    const std::string text = numeric(entry->ai_addr);
+    // All of 127/8 is ours, though only one of it is listed.
+    if (loopback(text) || std::find(here.begin(), here.end(), text) != here.end()) return text;
+  }
+  throw ConfigError(fmt::format("bind address '{}' is not one of this machine's: use one of {}",
+                                bind, fmt::join(here, ", ")));
+}
+
+}  // namespace leeway::transport

@@ -1,0 +1,12 @@
+// IP addresses of this machine. Called while starting.
+#pragma once
+
+#include <string>
+
+namespace leeway::transport {
+
+// `bind` as a numeric address that is one of ours. Throws ConfigError when it is none, or is the
+// wildcard, under which no peer could find us.
+std::string own_address(const std::string& bind);
+
+}  // namespace leeway::transport

@@ -1,0 +1,159 @@
+#include "transport/providers.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <cstring>
+
+#include "transport/host_addresses.h"
+#include "transport/signals.h"
+
+namespace leeway::transport {
+namespace {
+
+using namespace std::string_view_literals;
+
+constexpr std::array kEfaNames = {"efa"sv};
+constexpr std::array kVerbsNames = {"verbs;ofi_rxm"sv};
+// Up to 1.17 "tcp" has connections only and FI_EP_RDM comes as "tcp;ofi_rxm"; from 1.18 it is
+// itself RDM. What became it was called "net" in 1.17; asking for that may bring "net;ofi_rxm",
+// which is neither and not accepted.
+constexpr std::array kTcpNames = {"tcp"sv, "tcp;ofi_rxm"sv, "net"sv};
+constexpr std::array kShmNames = {"shm"sv};
+
+constexpr std::array kTable = {
+    ProviderTraits{.family = "efa",
+                   .names = kEfaNames,
+                   .waiting = Waiting::kPolling,
+                   .dead_peer = DeadPeer::kError,
+                   .strict_memory = false,
+                   .pins_memory = true,
+                   .binds_to_ip = false,
+                   .sized_by_peers = false,
+                   .delivery_complete = true,
+                   .remedy = "run on an instance with an EFA device and its driver"},
+    ProviderTraits{.family = "verbs",
+                   .names = kVerbsNames,
+                   .waiting = Waiting::kDescriptor,
+                   .dead_peer = DeadPeer::kError,
+                   .strict_memory = false,
+                   .pins_memory = true,
+                   .binds_to_ip = true,
+                   .sized_by_peers = true,
+                   .delivery_complete = false,
+                   .remedy =
+                       "check that ibv_devinfo shows an active port and that the address given "
+                       "with --bind is on it"},
+    ProviderTraits{.family = "tcp",
+                   .names = kTcpNames,
+                   .waiting = Waiting::kDescriptor,
+                   .dead_peer = DeadPeer::kError,
+                   .strict_memory = true,
+                   .pins_memory = false,
+                   .binds_to_ip = true,
+                   .sized_by_peers = false,
+                   .delivery_complete = true,
+                   .remedy = "install a libfabric with its tcp provider (Debian: libfabric1)"},
+    ProviderTraits{.family = "shm",
+                   .names = kShmNames,
+                   .waiting = Waiting::kPolling,
+                   .dead_peer = DeadPeer::kSilence,
+                   .strict_memory = true,
+                   .pins_memory = false,
+                   .binds_to_ip = false,
+                   .sized_by_peers = false,
+                   .delivery_complete = true,
+                   .remedy = "make /dev/shm available to this process"},
+};
+
+// shm reaches this host only, so `auto` cannot take it for a whole job.
+constexpr std::array kAutomatic = {"efa"sv, "verbs"sv, "tcp"sv};
+
+const ProviderTraits* find_family(std::string_view family) {
+  const auto it = std::find_if(kTable.begin(), kTable.end(),
+                               [&](const ProviderTraits& t) { return t.family == family; });
+  return it == kTable.end() ? nullptr : &*it;
+}
+
+Info hints_for(const ProviderTraits& traits, std::string_view name) {
+  Info hints(fi_allocinfo());
+  if (!hints) throw ConfigError("libfabric: out of memory");
+  hints->caps = FI_MSG | FI_RMA;
+  hints->mode = FI_CONTEXT | FI_CONTEXT2;  // each post has a context of its own
+  hints->ep_attr->type = FI_EP_RDM;
+  hints->domain_attr->threading = FI_THREAD_SAFE;  // memory is registered from other threads
+  hints->domain_attr->resource_mgmt = FI_RM_ENABLED;
+  hints->domain_attr->mr_mode =
+      traits.strict_memory ? static_cast<int>(FI_MR_BASIC)
+                           : FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+  hints->fabric_attr->prov_name = strdup(std::string(name).c_str());
+  return hints;
+}
+
+bool accepted(const ProviderTraits& traits, const fi_info& info) {
+  const std::string_view name =
+      info.fabric_attr->prov_name != nullptr ? info.fabric_attr->prov_name : "";
+  return std::find(traits.names.begin(), traits.names.end(), name) != traits.names.end() &&
+         info.ep_attr->type == FI_EP_RDM;
+}
+
+// The first that fi_getinfo offers under one of the family's names, or null.
+Info look_for(const ProviderTraits& traits, const std::string& bind) {
+  for (const std::string_view name : traits.names) {
+    const Info hints = hints_for(traits, name);
+    fi_info* found = nullptr;
+    const char* node = traits.binds_to_ip && !bind.empty() ? bind.c_str() : nullptr;
+    if (fi_getinfo(kFabricVersion, node, nullptr, node != nullptr ? FI_SOURCE : 0, hints.get(),
+                   &found) != 0)
+      continue;
+    const Info all(found);
+    for (const fi_info* info = all.get(); info != nullptr; info = info->next)
+      if (accepted(traits, *info)) return Info(fi_dupinfo(info));
+  }
+  return nullptr;
+}
+
+std::string what_is_there() {
+  std::vector<std::string_view> found;
+  for (const ProviderTraits& traits : kTable)
+    if (look_for(traits, "")) found.push_back(traits.family);
+  return found.empty() ? "nothing usable" : fmt::format("{}", fmt::join(found, ", "));
+}
+
+}  // namespace
+
+std::span<const ProviderTraits> provider_table() { return kTable; }
+
+Choice choose_provider(const EndpointOptions& options) {
+  const bool automatic = options.fabric == "auto";
+  std::vector<const ProviderTraits*> wanted;
+  if (automatic) {
+    for (const std::string_view family : kAutomatic) wanted.push_back(find_family(family));
+  } else {
+    const ProviderTraits* traits = find_family(options.fabric);
+    if (traits == nullptr)
+      throw ConfigError(
+          fmt::format("fabric '{}' is unknown: use auto, efa, verbs, tcp or shm", options.fabric));
+    wanted.push_back(traits);
+  }
+  const std::string bind = std::any_of(wanted.begin(), wanted.end(),
+                                       [](const ProviderTraits* t) { return t->binds_to_ip; })
+                               ? own_address(options.bind)
+                               : "";
+  const KeepSignals keep;
+  // Read by libfabric when it is first used, so this must come before any fi_getinfo.
+  for (const ProviderTraits* traits : wanted)
+    if (traits->sized_by_peers)
+      setenv("FI_UNIVERSE_SIZE", std::to_string(std::max(options.peers, 2u)).c_str(), 0);
+  for (const ProviderTraits* traits : wanted)
+    if (Info info = look_for(*traits, bind)) return {traits, std::move(info)};
+  throw ConfigError(
+      fmt::format("fabric {}: libfabric {}.{} offers no such device here (found: {}); {}",
+                  options.fabric, FI_MAJOR(fi_version()), FI_MINOR(fi_version()), what_is_there(),
+                  automatic ? find_family("tcp")->remedy : wanted.front()->remedy));
+}
+
+}  // namespace leeway::transport
