@@ -4,8 +4,7 @@
 
 #include <memory>
 
-#include "kernels/backend.h"
-#include "kernels/device_kernels.h"
+#include "kernels/device_backend.h"
 
 namespace leeway::kernels {
 
@@ -13,6 +12,6 @@ namespace emulated {
 const DeviceKernels& device_kernels();
 }
 
-std::unique_ptr<Backend> open_emulated_backend();
+std::unique_ptr<DeviceBackend> open_emulated_backend();
 
 }  // namespace leeway::kernels
