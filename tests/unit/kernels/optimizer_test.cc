@@ -1,0 +1,291 @@
+#include "kernels/optimizer.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
+#include <stdexcept>
+
+#include "kernels/cast.h"
+#include "kernels/cpu_kernels.h"
+#include "tests/unit/kernels/executors.h"
+
+namespace leeway::kernels::test {
+namespace {
+
+constexpr Optimizer kOptimizers[] = {Optimizer::kSgd, Optimizer::kMomentum, Optimizer::kAdam};
+
+// Host arrays of one partition and of the gradients that are to be applied.
+struct Problem {
+  Hyper hyper;
+  float weight = 1.0f;
+  std::uint64_t step = 1;
+  Dtype publish_dtype = Dtype::kF16;
+  std::vector<float> master, m, v;
+  std::vector<std::vector<std::byte>> payloads;
+  std::vector<Gradient> gradients;
+  std::vector<std::byte> published;  // one element more at the front: its address is unaligned
+
+  Problem(std::int64_t size, const std::vector<Dtype>& dtypes, std::uint32_t seed) {
+    Random random(seed);
+    master = random.floats(size);
+    m = random.floats(size, -0.1f, 0.1f);
+    v = random.floats(size, 0.0f, 0.01f);
+    for (Dtype dtype : dtypes) {
+      const std::vector<float> values = random.floats(size, -500.0f, 500.0f);
+      payloads.emplace_back(values.size() * size_of(dtype));
+      convert(values, dtype, payloads.back().data());
+      gradients.push_back({payloads.back().data(), dtype, 1.0f / random.uniform(100.0f, 2000.0f)});
+    }
+    weight = 1.0f / static_cast<float>(dtypes.size());
+    published.resize((master.size() + 1) * sizeof(float));
+  }
+
+  // Of this object's arrays, also when it is a copy.
+  UpdateArgs args() {
+    for (std::size_t n = 0; n < gradients.size(); ++n) gradients[n].data = payloads[n].data();
+    UpdateArgs args;
+    args.gradients = gradients;
+    args.weight = weight;
+    args.elements = master.size();
+    args.master = master.data();
+    args.state[0] = m.data();
+    args.state[1] = v.data();
+    args.publish = published.data() + size_of(publish_dtype);
+    args.publish_dtype = publish_dtype;
+    args.step = step;
+    return args;
+  }
+};
+
+bool same_bits(const Problem& a, const Problem& b) {
+  const auto same = [](const auto& x, const auto& y) {
+    return x.size() == y.size() &&
+           (x.empty() || std::memcmp(x.data(), y.data(), x.size() * sizeof(x[0])) == 0);
+  };
+  return same(a.master, b.master) && same(a.m, b.m) && same(a.v, b.v) &&
+         same(a.published, b.published);
+}
+
+void run_on(const CpuKernels& table, Optimizer optimizer, Problem& problem) {
+  table.update(plan_update(optimizer, problem.hyper, problem.args()));
+}
+
+void run_on(DeviceBackend& device, Optimizer optimizer, Problem& problem) {
+  const Buffer master = to_device(device, problem.master);
+  const Buffer m = to_device(device, problem.m);
+  const Buffer v = to_device(device, problem.v);
+  const Buffer published = to_device(device, problem.published);
+  std::vector<Buffer> payloads;
+  std::vector<Gradient> gradients = problem.gradients;
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    payloads.push_back(to_device(device, problem.payloads[i]));
+    gradients[i].data = payloads.back().as<std::byte>();
+  }
+  UpdateArgs args = problem.args();
+  args.gradients = gradients;
+  args.master = master.as<float>();
+  args.state[0] = m.as<float>();
+  args.state[1] = v.as<float>();
+  args.publish = published.as<std::byte>(size_of(args.publish_dtype));
+  device.kernels().update(device.stream(), plan_update(optimizer, problem.hyper, args));
+  problem.master = to_host<float>(device, master, problem.master.size());
+  problem.m = to_host<float>(device, m, problem.m.size());
+  problem.v = to_host<float>(device, v, problem.v.size());
+  problem.published = to_host<std::byte>(device, published, problem.published.size());
+}
+
+// All executors against the scalar reference, bit by bit.
+void check_same_bits(Optimizer optimizer, const Problem& start) {
+  Problem expected = start;
+  run_on(scalar_kernels(), optimizer, expected);
+  for (const CpuKernels* table : available_cpu_kernels()) {
+    CAPTURE(table->name);
+    Problem problem = start;
+    run_on(*table, optimizer, problem);
+    CHECK(same_bits(problem, expected));
+  }
+  for (DeviceBackend* device : device_backends()) {
+    CAPTURE(device->name());
+    Problem problem = start;
+    run_on(*device, optimizer, problem);
+    CHECK(same_bits(problem, expected));
+  }
+}
+
+TEST_CASE("N6: updates of every size give the same bits in every version") {
+  for (Optimizer optimizer : kOptimizers) {
+    CAPTURE(static_cast<int>(optimizer));
+    for (std::int64_t size : kSizes) {
+      CAPTURE(size);
+      check_same_bits(optimizer, Problem(size, {Dtype::kF16}, 3));
+    }
+  }
+}
+
+TEST_CASE("gradients of every dtype, several of them, give the same bits in every version") {
+  for (Optimizer optimizer : kOptimizers) {
+    CAPTURE(static_cast<int>(optimizer));
+    check_same_bits(optimizer, Problem(1031, {Dtype::kF16, Dtype::kF16, Dtype::kF16}, 4));
+    check_same_bits(optimizer, Problem(1031, {Dtype::kF32, Dtype::kBf16, Dtype::kF16}, 5));
+    check_same_bits(optimizer, Problem(77, std::vector<Dtype>(17, Dtype::kBf16), 6));
+  }
+}
+
+TEST_CASE("weight decay, later steps and every publish dtype give the same bits") {
+  for (Optimizer optimizer : kOptimizers) {
+    CAPTURE(static_cast<int>(optimizer));
+    for (Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBf16}) {
+      CAPTURE(to_string(dtype));
+      Problem problem(517, {Dtype::kF16, Dtype::kF32}, 7);
+      problem.hyper.weight_decay = 0.01f;
+      problem.publish_dtype = dtype;
+      problem.step = 1000;
+      check_same_bits(optimizer, problem);
+    }
+  }
+}
+
+TEST_CASE("arrays large enough to be streamed give the same bits") {
+  for (Optimizer optimizer : kOptimizers)
+    for (Dtype dtype : {Dtype::kF32, Dtype::kF16}) {
+      Problem start((std::int64_t{1} << 17) + 5, {Dtype::kF16}, 8);
+      start.publish_dtype = dtype;
+      Problem expected = start;
+      run_on(scalar_kernels(), optimizer, expected);
+      for (const CpuKernels* table : available_cpu_kernels()) {
+        CAPTURE(table->name);
+        Problem problem = start;
+        run_on(*table, optimizer, problem);
+        CHECK(same_bits(problem, expected));
+      }
+    }
+}
+
+TEST_CASE("a range updated in two parts gives the bits of one") {
+  for (Optimizer optimizer : kOptimizers) {
+    Problem whole(1500, {Dtype::kF16}, 9);
+    Problem parts = whole;
+    update(optimizer, whole.hyper, whole.args());
+    constexpr std::size_t kCut = 613;
+    UpdateArgs first = parts.args();
+    first.elements = kCut;
+    update(optimizer, parts.hyper, first);
+    UpdateArgs second = parts.args();
+    Gradient rest = parts.gradients[0];
+    rest.data += kCut * size_of(rest.dtype);
+    second.gradients = {&rest, 1};
+    second.elements -= kCut;
+    second.master += kCut;
+    second.state[0] += kCut;
+    second.state[1] += kCut;
+    second.publish += kCut * size_of(second.publish_dtype);
+    update(optimizer, parts.hyper, second);
+    CHECK(same_bits(whole, parts));
+  }
+}
+
+TEST_CASE("the update is the published formula, to FP32's precision") {
+  for (Optimizer optimizer : kOptimizers) {
+    CAPTURE(static_cast<int>(optimizer));
+    Problem problem(301, {Dtype::kF16, Dtype::kF16}, 10);
+    problem.hyper.weight_decay = 0.05f;
+    problem.step = 7;
+    const Problem before = problem;
+    update(optimizer, problem.hyper, problem.args());
+    const Hyper& h = problem.hyper;
+    for (std::size_t i = 0; i < before.master.size(); ++i) {
+      double g = 0;
+      double magnitude = 0;
+      for (std::size_t n = 0; n < before.gradients.size(); ++n) {
+        const double term = static_cast<double>(to_float(
+                                reinterpret_cast<const Half*>(before.payloads[n].data())[i])) *
+                            before.gradients[n].inverse_scale;
+        g += term;
+        magnitude += std::abs(term);
+      }
+      const double w = before.master[i];
+      g = g * before.weight + h.weight_decay * w;
+      magnitude = magnitude * before.weight + std::abs(h.weight_decay * w);
+      double m = before.m[i];
+      double v = before.v[i];
+      double expected = w;
+      double change = 0;  // the size of what is subtracted, before cancellation
+      if (optimizer == Optimizer::kSgd) {
+        expected -= h.learning_rate * g;
+        change = h.learning_rate * magnitude;
+      } else if (optimizer == Optimizer::kMomentum) {
+        change = h.learning_rate * (std::abs(h.momentum * m) + magnitude);
+        m = h.momentum * m + g;
+        expected -= h.learning_rate * m;
+      } else {
+        const double b1 = h.beta1, b2 = h.beta2;
+        change = h.learning_rate * 10;
+        m = b1 * m + (1 - b1) * g;
+        v = b2 * v + (1 - b2) * g * g;
+        const double m_hat = m / (1 - std::pow(b1, 7));
+        const double v_hat = v / (1 - std::pow(b2, 7));
+        expected -= h.learning_rate * m_hat / (std::sqrt(v_hat) + h.epsilon);
+      }
+      const double tolerance = kFloatEpsilon * (2 * std::abs(w) + 16 * change);
+      REQUIRE(std::abs(problem.master[i] - expected) <= tolerance);
+      if (state_arrays(optimizer) > 0) {
+        REQUIRE(std::abs(problem.m[i] - m) <= 8 * kFloatEpsilon * (std::abs(m) + magnitude));
+      }
+    }
+  }
+}
+
+TEST_CASE("state that an optimizer does not have is never touched") {
+  Problem problem(100, {Dtype::kF16}, 11);
+  const std::vector<float> m = problem.m;
+  const std::vector<float> v = problem.v;
+  UpdateArgs args = problem.args();
+  args.state[0] = nullptr;
+  args.state[1] = nullptr;
+  args.publish = nullptr;
+  const std::vector<float> before = problem.master;
+  for (const CpuKernels* table : available_cpu_kernels())
+    table->update(plan_update(Optimizer::kSgd, problem.hyper, args));
+  CHECK(problem.master != before);
+  CHECK(problem.m == m);
+  run_on(scalar_kernels(), Optimizer::kMomentum, problem);
+  CHECK(problem.v == v);
+}
+
+TEST_CASE("N5: 4096 pushes of 1 at learning rate 1, and two of 60000, are exact in the master") {
+  for (const CpuKernels* table : available_cpu_kernels()) {
+    CAPTURE(table->name);
+    Hyper hyper;
+    hyper.learning_rate = 1.0f;
+    std::vector<float> master(33, 0.0f);
+    std::vector<Half> published(33);
+    UpdateArgs args;
+    args.elements = master.size();
+    args.master = master.data();
+    args.publish = reinterpret_cast<std::byte*>(published.data());
+    const std::vector<Half> ones(33, to_half(1.0f));
+    const Gradient one{reinterpret_cast<const std::byte*>(ones.data()), Dtype::kF16, 1.0f};
+    args.gradients = {&one, 1};
+    for (int i = 0; i < 4096; ++i) table->update(plan_update(Optimizer::kSgd, hyper, args));
+    CHECK(master == std::vector<float>(33, -4096.0f));
+    const std::vector<Half> large(33, to_half(60000.0f));
+    const Gradient both[] = {{reinterpret_cast<const std::byte*>(large.data()), Dtype::kF16, 1.0f},
+                             {reinterpret_cast<const std::byte*>(large.data()), Dtype::kF16, 1.0f}};
+    args.gradients = both;
+    table->update(plan_update(Optimizer::kSgd, hyper, args));
+    CHECK(master == std::vector<float>(33, -124096.0f));
+  }
+}
+
+TEST_CASE("the devices refuse more gradients than a launch takes") {
+  for (DeviceBackend* device : device_backends()) {
+    Problem most(3, std::vector<Dtype>(kMaxDeviceGradients, Dtype::kF16), 12);
+    CHECK_NOTHROW(run_on(*device, Optimizer::kSgd, most));
+    Problem more(3, std::vector<Dtype>(kMaxDeviceGradients + 1, Dtype::kF16), 12);
+    CHECK_THROWS_AS(run_on(*device, Optimizer::kSgd, more), std::invalid_argument);
+  }
+}
+
+}  // namespace
+}  // namespace leeway::kernels::test
