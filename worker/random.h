@@ -1,6 +1,6 @@
-// Random numbers that are the same on every machine, for every compiler and every number of workers:
-// the order of the data and the first weights are functions of the job's seed and of names alone.
-// (The distributions of <random> may differ between standard libraries.)
+// Random numbers that are the same on every machine, for every compiler and every number of
+// workers: the order of the data and the first weights are functions of the job's seed and of names
+// alone. (The distributions of <random> may differ between standard libraries.)
 //
 //   generator: SplitMix64 (Steele, Lea, Flood 2014), state += 0x9E3779B97F4A7C15, then mix()
 //   below(n):  Lemire 2019, multiply and reject, so no value is likelier than another

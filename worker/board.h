@@ -1,0 +1,62 @@
+// What the threads of a session tell each other: the endpoint's thread and the control thread pin
+// news here, the program's thread waits for them.
+//
+// Called from any thread; every public field is guarded by `mutex`, and whoever changes one
+// notifies `changed`. Lives as long as the session.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "common/ids.h"
+#include "common/monotonic.h"
+#include "scheduler_types.h"  // generated
+
+namespace leeway::worker {
+
+// The histogram's last bucket holds everything at or beyond it: with no bound, staleness has none.
+inline constexpr std::size_t kStalenessBuckets = 1024;
+
+struct Board {
+  std::mutex mutex;
+  std::condition_variable changed;
+
+  // From the scheduler. `view` is empty (epoch -1) until the first answer.
+  rpc::View view;
+
+  // From the servers.
+  std::optional<Clock> weights;    // the step for which weights are in the buffer
+  bool final_weights = false;      // pull_final() was answered
+  Clock confirmed;                 // steps whose ending every server confirmed
+  bool initial_confirmed = true;   // false from push to confirmation of the initial values
+  std::size_t payloads_taken = 0;  // since the start
+
+  // Why the session cannot go on. The first cause stays.
+  struct Failure {
+    std::string text;
+    bool told = false;  // the scheduler knows, or need not be told
+  };
+  std::optional<Failure> failure;
+  // A server does not answer on the fabric. The scheduler may know the cause: it has until then.
+  struct Suspicion {
+    std::string text;
+    TimePoint until;
+  };
+  std::optional<Suspicion> suspicion;
+  bool finishing = false;  // finish() was sent: news no longer matter
+
+  rpc::WorkerReport report;
+
+  Board();
+  void fail(std::string text, bool told);                 // takes the mutex
+  void suspect(std::string text, milliseconds patience);  // takes the mutex
+  bool stopping() const {
+    return view.phase == rpc::Phase::STOPPING || view.phase == rpc::Phase::DONE;
+  }
+};
+
+}  // namespace leeway::worker

@@ -1,0 +1,96 @@
+// The fabric half of a session: the endpoint, the registered buffers that servers read and write,
+// and the thread that carries out what the step core decides.
+//
+// Called from the program's thread; the work is posted to the endpoint's thread, which alone
+// touches the core, the peers and the board's data-plane fields. The board outlives it. After the
+// destructor no server reaches this process's memory any more.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/ids.h"
+#include "common/knobs.h"
+#include "common/monotonic.h"
+#include "common/tensor.h"
+#include "transport/endpoint.h"
+#include "transport/messages.h"
+#include "worker/board.h"
+#include "worker/layout.h"
+#include "worker/step_core.h"
+
+namespace leeway::worker {
+
+class DataPlane {
+ public:
+  struct Server {
+    Incarnation incarnation;
+    std::vector<std::byte> address;
+    std::string printable;
+  };
+  struct Config {
+    transport::Sender self;
+    std::vector<Server> servers;
+    Layout layout;
+    Dtype pull_dtype = Dtype::kF16;
+    Bound staleness;
+    Clock clock;
+    milliseconds transfer_timeout{20000};
+    milliseconds patience{5000};  // with a silent server, before it is taken for dead
+  };
+
+  DataPlane(std::unique_ptr<transport::Endpoint> endpoint, Board& board);
+  ~DataPlane();
+
+  const transport::EndpointInfo& info() const noexcept { return endpoint_->info(); }
+
+  // The buffers, flat as in the layout. kResourceExhausted says bytes, limit and remedy.
+  Status allocate(const Layout& layout, Dtype pull_dtype);
+  std::span<const std::byte> weights() const noexcept { return weights_.bytes(); }
+  std::span<std::byte> gradients() const noexcept { return gradients_.bytes(); }
+
+  // Reaches the servers and asks for the first weights. After allocate(), once.
+  void connect(Config config);
+  // Sends initial values, FP32 and flat as in the layout, and their end.
+  Status push_initial(std::span<const float> values);
+  void push(std::vector<PartitionId> partitions, float scale);
+  void end_step(transport::Ending ending, std::uint32_t samples, std::vector<std::byte> state);
+  void pull_final();
+  // Logs what keeps `waiting` from coming.
+  void explain(std::string waiting);
+
+ private:
+  // What the endpoint's thread alone touches once connect() was posted.
+  struct Wire {
+    explicit Wire(Config c);
+    Config config;
+    StepCore core;
+    std::vector<transport::Peer> peers;  // by server
+  };
+
+  void on_message(std::span<const std::byte> bytes);
+  void receive(const transport::Message& message);
+  void carry_out(Result<Effects> effects);
+  void carry_out_one(const SendPush& effect);
+  void carry_out_one(const SendEnding& effect);
+  void carry_out_one(const SendPull& effect);
+  void carry_out_one(const PayloadsTaken& effect);
+  void carry_out_one(const EndingConfirmed& effect);
+  void carry_out_one(const WeightsReady& effect);
+  void send(ServerId server, const transport::Body& body);
+  void stray(std::string why);
+
+  // Memory goes before the endpoint that registered it.
+  std::unique_ptr<transport::Endpoint> endpoint_;
+  Board& board_;
+  transport::RegisteredMemory weights_;
+  transport::RegisteredMemory gradients_;
+  std::unique_ptr<transport::RegisteredMemory> initial_;  // until every server has taken it
+  std::unique_ptr<Wire> wire_;
+  std::uint64_t strays_ = 0;  // messages that were ignored
+};
+
+}  // namespace leeway::worker

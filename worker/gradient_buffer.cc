@@ -1,0 +1,67 @@
+#include "worker/gradient_buffer.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "kernels/cast.h"
+
+namespace leeway::worker {
+
+GradientBuffer::GradientBuffer(const Layout& layout, std::uint32_t accumulate,
+                               std::span<std::byte> memory)
+    : layout_(layout),
+      accumulate_(accumulate),
+      memory_(reinterpret_cast<Half*>(memory.data())),
+      pushes_(layout.tensors().size()),
+      sums_(layout.tensors().size()) {
+  for (const Layout::Tensor& tensor : layout.tensors()) wanted_ += tensor.elements != 0 ? 1 : 0;
+  if (accumulate_ > 1)
+    for (std::size_t i = 0; i < sums_.size(); ++i) sums_[i].resize(layout.tensors()[i].elements);
+}
+
+void GradientBuffer::begin_step() {
+  complete_ = 0;
+  std::fill(pushes_.begin(), pushes_.end(), 0);
+}
+
+GradientBuffer::Added GradientBuffer::add(std::size_t parameter, std::span<const float> gradient,
+                                          bool poison) {
+  if (pushes_[parameter] == accumulate_) return Added::kTooOften;
+  ++pushes_[parameter];
+  if (accumulate_ == 1) return finish(parameter, gradient, poison);
+  std::vector<float>& sum = sums_[parameter];
+  if (pushes_[parameter] == 1) {
+    std::copy(gradient.begin(), gradient.end(), sum.begin());
+  } else {
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += gradient[i];
+  }
+  if (poison && !sum.empty()) sum[0] = std::numeric_limits<float>::infinity();
+  if (pushes_[parameter] < accumulate_) return Added::kMore;
+  return finish(parameter, sum, false);
+}
+
+GradientBuffer::Added GradientBuffer::finish(std::size_t parameter, std::span<const float> gradient,
+                                             bool poison) {
+  const Layout::Tensor& tensor = layout_.tensors()[parameter];
+  if (tensor.elements == 0) return Added::kComplete;
+  ++complete_;
+  Half* const out = memory_ + tensor.begin;
+  bool finite = kernels::scale_to_half(gradient, 1.0f / static_cast<float>(accumulate_), out);
+  if (poison) {
+    out[0] = to_half(std::numeric_limits<float>::infinity());
+    finite = false;
+  }
+  return finite ? Added::kComplete : Added::kNotFinite;
+}
+
+bool GradientBuffer::touched() const noexcept {
+  return std::any_of(pushes_.begin(), pushes_.end(), [](std::uint32_t n) { return n != 0; });
+}
+
+std::optional<std::size_t> GradientBuffer::first_incomplete() const noexcept {
+  for (std::size_t i = 0; i < pushes_.size(); ++i)
+    if (layout_.tensors()[i].elements != 0 && pushes_[i] < accumulate_) return i;
+  return std::nullopt;
+}
+
+}  // namespace leeway::worker

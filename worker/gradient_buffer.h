@@ -1,0 +1,56 @@
+// The gradients of one step on their way to the servers: gathered over micro-batches in FP32, cast
+// to FP16 and checked in one pass, straight into the memory that servers read.
+//
+// Called from the program's thread. The layout and the memory outlive it. A step's bytes may be
+// overwritten once begin_step() of the next returned: its weights come after every payload of the
+// step was taken, so there is nothing to wait for here.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "common/half.h"
+#include "worker/layout.h"
+
+namespace leeway::worker {
+
+class GradientBuffer {
+ public:
+  // `accumulate` pushes of a parameter make its gradient.
+  GradientBuffer(const Layout& layout, std::uint32_t accumulate, std::span<std::byte> memory);
+
+  void begin_step();
+
+  enum class Added {
+    kMore,       // further micro-batches are to come
+    kComplete,   // the mean is in the memory, finite
+    kNotFinite,  // complete, but an element is not finite in FP16
+    kTooOften,   // complete before: nothing was done
+  };
+  // `gradient` has as many elements as the parameter. `poison` puts an infinity into it.
+  Added add(std::size_t parameter, std::span<const float> gradient, bool poison);
+
+  // Whether anything was pushed in this step.
+  bool touched() const noexcept;
+  // Parameters that got all their pushes, those without elements not counted.
+  std::size_t complete() const noexcept { return complete_; }
+  std::size_t wanted() const noexcept { return wanted_; }
+  std::optional<std::size_t> first_incomplete() const noexcept;
+  std::uint32_t pushes(std::size_t parameter) const noexcept { return pushes_[parameter]; }
+
+ private:
+  Added finish(std::size_t parameter, std::span<const float> gradient, bool poison);
+
+  const Layout& layout_;
+  const std::uint32_t accumulate_;
+  Half* const memory_;
+  std::size_t wanted_ = 0;
+  std::size_t complete_ = 0;
+  std::vector<std::uint32_t> pushes_;     // of this step, by parameter
+  std::vector<std::vector<float>> sums_;  // by parameter; empty without accumulation
+};
+
+}  // namespace leeway::worker

@@ -1,0 +1,61 @@
+// Where every tensor and partition lies: in this worker's buffers, and on which server.
+//
+// Made once from the scheduler's plan; constant afterwards, so read from any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/ids.h"
+#include "common/result.h"
+#include "common/tensor.h"
+
+namespace leeway::rpc {
+class Plan;
+}
+
+namespace leeway::worker {
+
+// A parameter as the program declared it.
+struct Declared {
+  std::string name;
+  Shape shape;
+  std::size_t elements = 0;
+};
+
+class Layout {
+ public:
+  struct Tensor {
+    std::size_t begin = 0;  // of its first element, in elements of a flat buffer
+    std::size_t elements = 0;
+    std::vector<PartitionId> partitions;  // those with elements, in order
+  };
+  struct Part {
+    std::size_t begin = 0;     // in elements of a flat buffer
+    std::size_t elements = 0;  // 0: an empty partition, which never travels
+    ServerId server;
+  };
+
+  // kRefused when the plan is not of these parameters, kDataLoss when it does not hold together.
+  static Result<Layout> make(const rpc::Plan& plan, const std::vector<Declared>& declared,
+                             std::size_t servers);
+
+  // In order of declaration.
+  const std::vector<Tensor>& tensors() const noexcept { return tensors_; }
+  // By partition id.
+  const std::vector<Part>& parts() const noexcept { return parts_; }
+  // By server: the partitions that travel.
+  const std::vector<std::vector<PartitionId>>& shards() const noexcept { return shards_; }
+  // Of one flat buffer that holds all tensors.
+  std::size_t elements() const noexcept { return elements_; }
+
+ private:
+  std::vector<Tensor> tensors_;
+  std::vector<Part> parts_;
+  std::vector<std::vector<PartitionId>> shards_;
+  std::size_t elements_ = 0;
+};
+
+}  // namespace leeway::worker

@@ -1,0 +1,111 @@
+// The program's side of a session: what its thread does between the buffers, the data plane and the
+// scheduler. Contract in worker/session.h.
+//
+// Called from the program's thread alone. What the other threads report is on the board.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "common/monotonic.h"
+#include "worker/board.h"
+#include "worker/control_plane.h"
+#include "worker/control_thread.h"
+#include "worker/data_plane.h"
+#include "worker/gradient_buffer.h"
+#include "worker/layout.h"
+#include "worker/loss_scaler.h"
+#include "worker/own_faults.h"
+#include "worker/session.h"
+
+namespace leeway::worker {
+
+// Opens the fabric and joins the job; `control` makes lines to its scheduler.
+std::unique_ptr<Session> join_with(const SessionOptions& options,
+                                   const ControlPlaneFactory& control);
+
+class SessionImpl final : public Session {
+ public:
+  SessionImpl(const SessionOptions& options, const ControlPlaneFactory& control);
+  ~SessionImpl() override;
+
+  std::uint32_t rank() const noexcept override { return options_.rank; }
+  std::uint32_t world_size() const noexcept override { return options_.world_size; }
+  const JobSettings& settings() const noexcept override { return settings_; }
+  Parameter declare(std::string name, Shape shape, std::span<const float> initial) override;
+  void start() override;
+  Clock clock() const noexcept override { return clock_; }
+  bool begin_step() override;
+  double loss_scale() const noexcept override { return scaler_.scale(); }
+  std::span<const std::byte> weights(Parameter parameter) const override;
+  Dtype weights_dtype() const noexcept override { return settings_.pull_type(); }
+  void push(Parameter parameter, std::span<const float> gradient) override;
+  StepResult commit(const StepInfo& info) override;
+  void pull_final() override;
+  void finish(const std::map<std::string, double>& metrics) override;
+  void note_loading(double seconds) override;
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+
+  rpc::Registration join(const transport::EndpointInfo& fabric);
+  void take_registration(const rpc::Registration& registration);
+  // The same call until it succeeds, is refused, or the scheduler was silent for too long.
+  template <typename Call>
+  std::invoke_result_t<Call> insist(milliseconds patience, Call call);
+
+  void check_not_failed();
+  void agree_on_model();
+  void take_plan();
+  void reach_servers();
+  // True when it did, with the lock released meanwhile.
+  bool push_initial_if_ours(Lock& lock);
+  // Until `ready` or a failure, which is thrown; `waiting` is for the log line when it takes long.
+  template <typename Ready>
+  void wait(Lock& lock, const std::string& waiting, Ready ready);
+
+  void check_parameter(Parameter parameter, std::string_view call) const;
+  void obey_slowdown();
+  void obey_kill();
+  void tell(Lock& lock) noexcept;  // the failure on the board, to the scheduler
+  [[noreturn]] void throw_failure(Lock& lock);
+  [[noreturn]] void fail_with(std::string text);
+  std::string who() const;
+
+  enum class Phase { kDeclaring, kBetweenSteps, kInStep, kFinished };
+
+  SessionOptions options_;
+  OwnFaults faults_;
+  JobSettings settings_;
+  rpc::Caller caller_;
+  std::uint64_t job_ = 0;
+  std::size_t servers_ = 0;
+
+  Phase phase_ = Phase::kDeclaring;
+  std::vector<Declared> declared_;
+  std::vector<std::vector<float>> initial_;  // until the first weights are in
+  std::optional<Layout> layout_;
+  LossScaler scaler_{LossScaler::Limits{}};
+  std::optional<GradientBuffer> gradients_;
+  Clock clock_;
+  bool skip_ = false;      // a gradient of this step is not finite
+  bool poisoned_ = false;  // by --inject nonfinite, in this step
+  bool initial_pushed_ = false;
+  std::size_t payloads_pushed_ = 0;
+  TimePoint step_began_;
+
+  // Threads are stopped before what they use goes: the order of these members matters.
+  Board board_;
+  std::unique_ptr<ControlPlane> control_;
+  std::optional<DataPlane> data_;
+  std::optional<ControlThread> control_thread_;
+};
+
+}  // namespace leeway::worker

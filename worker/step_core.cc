@@ -1,0 +1,293 @@
+#include "worker/step_core.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace leeway::worker {
+
+using transport::Ending;
+
+namespace {
+
+std::string name(ServerId server) { return fmt::format("server.{}", server.value()); }
+
+// Endings in the order in which they are sent: the initial values come before step 0.
+std::uint64_t order(Ending ending, Clock clock) {
+  return ending == Ending::kInitial ? 0 : clock.value() + 1;
+}
+
+std::string title(Ending ending, Clock clock) {
+  return ending == Ending::kInitial ? "the initial values" : fmt::format("step {}", clock.value());
+}
+
+tl::unexpected<Error> impossible(ServerId server, std::string_view what) {
+  return fail(Code::kInternal,
+              fmt::format("{} {}: it is of another version of Leeway or at fault; this is a bug "
+                          "worth reporting",
+                          name(server), what));
+}
+
+}  // namespace
+
+StepCore::StepCore(Config config)
+    : shards_(std::move(config.shards)), bound_(config.staleness), clock_(config.clock) {
+  std::size_t end = 0;
+  for (const auto& shard : shards_)
+    for (PartitionId p : shard) end = std::max<std::size_t>(end, p.value() + std::size_t{1});
+  owner_.resize(end);
+  have_.resize(end);
+  filling_.payloads.resize(end);
+  for (std::size_t s = 0; s < shards_.size(); ++s)
+    for (PartitionId p : shards_[s]) owner_[p.value()] = ServerId(static_cast<std::uint32_t>(s));
+  partitions_ = static_cast<std::size_t>(std::count_if(
+      owner_.begin(), owner_.end(), [](const auto& owner) { return owner.has_value(); }));
+  unconfirmed_.by_server.resize(shards_.size());
+}
+
+bool StepCore::owns(ServerId server, PartitionId partition) const noexcept {
+  return partition.value() < owner_.size() && owner_[partition.value()] == server;
+}
+
+Result<Effects> StepCore::push(const std::vector<PartitionId>& partitions, float scale,
+                               bool initial) {
+  if (filling_.end)
+    return fail(Code::kInvalidArgument,
+                fmt::format("a push came after the end of {}",
+                            title(filling_.end->ending, filling_.end->clock)));
+  std::vector<std::vector<PartitionId>> by_server(shards_.size());
+  for (PartitionId p : partitions) {
+    if (p.value() >= owner_.size() || !owner_[p.value()])
+      return fail(Code::kInvalidArgument,
+                  fmt::format("partition {} is not part of the model", p.value()));
+    if (filling_.payloads[p.value()] != Payload::kIdle)
+      return fail(Code::kInvalidArgument, fmt::format("partition {} was pushed twice in step {}",
+                                                      p.value(), clock_.value()));
+    by_server[owner_[p.value()]->value()].push_back(p);
+  }
+  for (PartitionId p : partitions) filling_.payloads[p.value()] = Payload::kPushed;
+  filling_.pushed += partitions.size();
+  filling_.ever_pushed += partitions.size();
+
+  Effects effects;
+  for (std::size_t s = 0; s < by_server.size(); ++s)
+    if (!by_server[s].empty())
+      effects.push_back(SendPush{ServerId(static_cast<std::uint32_t>(s)), clock_,
+                                 std::move(by_server[s]), scale, initial});
+  return effects;
+}
+
+Result<Effects> StepCore::end(Ending ending, std::uint32_t samples,
+                              std::vector<std::byte> worker_state) {
+  if (filling_.end)
+    return fail(Code::kInvalidArgument,
+                fmt::format("{} ended twice", title(filling_.end->ending, filling_.end->clock)));
+  if (ending != Ending::kAbandon && filling_.ever_pushed != partitions_)
+    return fail(Code::kInvalidArgument,
+                fmt::format("{} ended with {} of {} partitions pushed", title(ending, clock_),
+                            filling_.ever_pushed, partitions_));
+  filling_.end = transport::Commit{.clock = clock_,
+                                   .ending = ending,
+                                   .samples = samples,
+                                   .worker_state = std::move(worker_state)};
+  Effects effects;
+  advance(effects);
+  return effects;
+}
+
+Result<Effects> StepCore::pull_first() {
+  if (pulling_ || last_request_ != 0)
+    return fail(Code::kInvalidArgument, "the first pull was asked for twice");
+  Effects effects;
+  start_pull(clock_, bound_, false, effects);
+  return effects;
+}
+
+Result<Effects> StepCore::pull_final() {
+  if (final_wanted_) return fail(Code::kInvalidArgument, "the final pull was asked for twice");
+  final_wanted_ = true;
+  Effects effects;
+  advance(effects);
+  return effects;
+}
+
+// Sends what may go now.
+void StepCore::advance(Effects& effects) {
+  if (filling_.end && filling_.pushed == 0 && unconfirmed_.count == 0) {
+    transport::Commit commit = std::move(*filling_.end);
+    filling_ = Filling{};
+    filling_.payloads.resize(owner_.size());
+    unconfirmed_ = {commit.ending, commit.clock, std::vector<bool>(shards_.size(), true),
+                    shards_.size()};
+    for (std::size_t s = 0; s < shards_.size(); ++s)
+      effects.push_back(SendEnding{ServerId(static_cast<std::uint32_t>(s)), commit});
+    if (commit.ending == Ending::kInitial) {
+      initial_sent_ = true;
+    } else {
+      clock_ = clock_.next();
+      start_pull(clock_, bound_, false, effects);
+    }
+  }
+  if (final_wanted_ && !pulling_ && !filling_.end) {
+    final_wanted_ = false;
+    start_pull(clock_, Bound{0}, true, effects);
+  }
+}
+
+void StepCore::start_pull(Clock clock, Bound bound, bool final, Effects& effects) {
+  pulling_ = Pulling{.clock = clock,
+                     .request = ++last_request_,
+                     .bound = bound,
+                     .final = final,
+                     .answers = std::vector<Pulling::Answer>(shards_.size()),
+                     .seen = std::vector<bool>(owner_.size()),
+                     .incomplete = shards_.size()};
+  // A finite bound beyond the wire's range bounds nothing that a job could reach.
+  const std::uint32_t staleness = bound.value >= transport::kUnboundedStaleness
+                                      ? transport::kUnboundedStaleness
+                                      : static_cast<std::uint32_t>(bound.value);
+  for (std::size_t s = 0; s < shards_.size(); ++s) {
+    SendPull pull{.server = ServerId(static_cast<std::uint32_t>(s)),
+                  .clock = clock,
+                  .request = last_request_,
+                  .staleness = staleness};
+    pull.partitions.reserve(shards_[s].size());
+    for (PartitionId p : shards_[s]) pull.partitions.push_back({p, have_[p.value()]});
+    effects.push_back(std::move(pull));
+  }
+}
+
+Result<Effects> StepCore::taken(ServerId from, const transport::PushTaken& message) {
+  if (message.clock > clock_)
+    return impossible(
+        from, fmt::format("took a push of step {}, which is yet to come", message.clock.value()));
+  if (message.clock < clock_) return Effects{};  // late
+  for (PartitionId p : message.partitions) {
+    if (!owns(from, p))
+      return impossible(from, fmt::format("took partition {}, which is not its own", p.value()));
+    // Step 0 has the clock of the initial values, whose second answer may come now.
+    const bool of_initial = initial_sent_ && clock_ == Clock(0);
+    if (filling_.payloads[p.value()] == Payload::kIdle && !of_initial)
+      return impossible(from, fmt::format("took partition {} of step {}, which was not pushed",
+                                          p.value(), clock_.value()));
+  }
+  std::size_t count = 0;
+  for (PartitionId p : message.partitions) {
+    if (filling_.payloads[p.value()] != Payload::kPushed) continue;
+    filling_.payloads[p.value()] = Payload::kTaken;
+    ++count;
+  }
+  if (count == 0) return Effects{};
+  filling_.pushed -= count;
+  Effects effects;
+  effects.push_back(PayloadsTaken{count});
+  advance(effects);
+  return effects;
+}
+
+Result<Effects> StepCore::committed(ServerId from, const transport::Committed& message) {
+  if (from.value() >= shards_.size()) return impossible(from, "is not part of the job");
+  const std::uint64_t theirs = order(message.ending, message.clock);
+  const std::uint64_t ours = order(unconfirmed_.ending, unconfirmed_.clock);
+  if (unconfirmed_.count != 0 && theirs == ours && message.ending != unconfirmed_.ending)
+    return impossible(from, fmt::format("confirmed another ending of step {} than was sent",
+                                        message.clock.value()));
+  const bool yet_to_come = unconfirmed_.count != 0
+                               ? theirs > ours
+                               : message.ending != Ending::kInitial && message.clock >= clock_;
+  if (yet_to_come)
+    return impossible(from, fmt::format("confirmed {}, which has not ended",
+                                        title(message.ending, message.clock)));
+  if (unconfirmed_.count == 0 || theirs < ours || !unconfirmed_.by_server[from.value()])
+    return Effects{};  // late, or twice
+  unconfirmed_.by_server[from.value()] = false;
+  Effects effects;
+  if (--unconfirmed_.count != 0) return effects;
+  effects.push_back(EndingConfirmed{unconfirmed_.clock, unconfirmed_.ending});
+  advance(effects);
+  return effects;
+}
+
+Result<Effects> StepCore::pulled(ServerId from, const transport::Pulled& message) {
+  if (from.value() >= shards_.size()) return impossible(from, "is not part of the job");
+  if (message.request > last_request_)
+    return impossible(from, fmt::format("answered pull {}, which was not asked", message.request));
+  if (!pulling_ || message.request != pulling_->request) return Effects{};  // late
+  Pulling& pull = *pulling_;
+  Pulling::Answer& answer = pull.answers[from.value()];
+  if (answer.complete) return Effects{};  // twice
+
+  if (message.clock != pull.clock)
+    return impossible(from, fmt::format("answered the pull of step {} for step {}",
+                                        pull.clock.value(), message.clock.value()));
+  if (message.total > shards_[from.value()].size() ||
+      (answer.total && *answer.total != message.total))
+    return impossible(from, fmt::format("announced {} partitions for a shard of {}", message.total,
+                                        shards_[from.value()].size()));
+  std::size_t fresh = 0;
+  for (const auto& entry : message.entries) {
+    if (!owns(from, entry.partition))
+      return impossible(
+          from, fmt::format("sent partition {}, which is not its own", entry.partition.value()));
+    if (entry.version < have_[entry.partition.value()])
+      return impossible(from, fmt::format("went back from version {} to {} of partition {}",
+                                          have_[entry.partition.value()].value(),
+                                          entry.version.value(), entry.partition.value()));
+    fresh += pull.seen[entry.partition.value()] ? 0 : 1;
+  }
+  if (answer.entries + fresh > message.total)
+    return impossible(from,
+                      fmt::format("sent more partitions than the {} it announced", message.total));
+
+  answer.total = message.total;
+  for (const auto& entry : message.entries) {
+    const std::size_t p = entry.partition.value();
+    if (pull.seen[p]) continue;
+    pull.seen[p] = true;
+    ++answer.entries;
+    if (entry.version == have_[p]) continue;
+    have_[p] = entry.version;
+    pull.changed.push_back(entry.partition);
+  }
+  if (message.slowest < pull.clock)
+    pull.staleness = std::max(pull.staleness, pull.clock.value() - message.slowest.value());
+
+  Effects effects;
+  if (answer.entries != *answer.total) return effects;
+  answer.complete = true;
+  if (--pull.incomplete != 0) return effects;
+  WeightsReady ready{.clock = pull.clock,
+                     .staleness = pull.staleness,
+                     .violation = !pull.bound.infinite() && pull.staleness > pull.bound.value,
+                     .final = pull.final,
+                     .changed = std::move(pull.changed)};
+  pulling_.reset();
+  effects.push_back(std::move(ready));
+  advance(effects);
+  return effects;
+}
+
+std::string StepCore::waiting_for() const {
+  for (std::size_t s = 0; s < shards_.size(); ++s) {
+    const auto untaken = std::count_if(shards_[s].begin(), shards_[s].end(), [this](PartitionId p) {
+      return filling_.payloads[p.value()] == Payload::kPushed;
+    });
+    if (untaken != 0)
+      return fmt::format("server.{} has not taken {} payloads of step {}", s, untaken,
+                         clock_.value());
+  }
+  for (std::size_t s = 0; s < shards_.size(); ++s)
+    if (unconfirmed_.by_server[s])
+      return fmt::format("server.{} has not confirmed {}", s,
+                         title(unconfirmed_.ending, unconfirmed_.clock));
+  for (std::size_t s = 0; pulling_ && s < shards_.size(); ++s)
+    if (!pulling_->answers[s].complete)
+      return fmt::format(
+          "server.{} has not answered the pull of step {}: its gate waits for "
+          "slower workers",
+          s, pulling_->clock.value());
+  return "";
+}
+
+}  // namespace leeway::worker
