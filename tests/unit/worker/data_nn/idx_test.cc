@@ -60,8 +60,10 @@ TEST_CASE("D4: an IDX file cut short anywhere is refused, plain and gzipped") {
   const Bytes plain = idx_bytes({2, 3, 4}, counting(24));
   for (std::size_t length = 0; length < plain.size(); ++length) {
     CAPTURE(length);
+    // Up to 16 bytes the header is cut; below 24 the file cannot hold the elements it promises.
     CHECK(contains(error_of({plain.begin(), plain.begin() + static_cast<long>(length)}),
-                   length < 16 ? "cut short" : "more than a file of its size can hold"));
+                   length >= 16 && length < 24 ? "more than a file of its size can hold"
+                                               : "cut short"));
   }
   const Bytes packed = gzip_bytes(plain);
   for (std::size_t length = 0; length < packed.size(); ++length) {
