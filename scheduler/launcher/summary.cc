@@ -1,0 +1,130 @@
+#include "scheduler/launcher/summary.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "common/result.h"
+#include "scheduler/launcher/child_process.h"
+
+namespace leeway::launcher {
+namespace {
+
+using nlohmann::ordered_json;
+
+ordered_json finite_or_null(double value) {
+  return std::isfinite(value) ? ordered_json(value) : ordered_json(nullptr);
+}
+
+ordered_json bound_json(const std::string& text) {
+  std::uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return text;
+  return number;
+}
+
+std::int64_t restored_clock(const std::optional<CheckpointSnapshot>& checkpoint, int worker) {
+  if (!checkpoint) return 0;
+  const auto it = checkpoint->clocks.find(worker);
+  return it == checkpoint->clocks.end() ? 0 : it->second;
+}
+
+}  // namespace
+
+std::int64_t Summary::max_staleness() const noexcept {
+  for (std::size_t i = staleness_histogram.size(); i > 0; --i)
+    if (staleness_histogram[i - 1] > 0) return static_cast<std::int64_t>(i - 1);
+  return 0;
+}
+
+void Summary::add(const JobSnapshot& first, const JobSnapshot& last, double more_seconds) {
+  steps += steps_beyond(last, first.last_checkpoint);
+  seconds += more_seconds;
+  metrics.clear();
+  for (auto it = last.workers.rbegin(); it != last.workers.rend(); ++it) {
+    if (!it->worker) continue;
+    const WorkerFigures& worker = *it->worker;
+    samples += worker.samples;
+    skipped_steps += worker.skipped_steps;
+    staleness_violations += worker.staleness_violations;
+    if (staleness_histogram.size() < worker.staleness_histogram.size())
+      staleness_histogram.resize(worker.staleness_histogram.size());
+    for (std::size_t i = 0; i < worker.staleness_histogram.size(); ++i)
+      staleness_histogram[i] += worker.staleness_histogram[i];
+    // From the highest rank down, so that the lowest one's value stays.
+    for (const auto& [name, value] : worker.metrics) metrics[name] = value;
+  }
+  const auto bound = last.settings.find("staleness");
+  if (bound != last.settings.end()) staleness_bound = bound->second;
+  if (last.last_checkpoint) last_checkpoint = last.last_checkpoint->id;
+}
+
+std::int64_t steps_beyond(const JobSnapshot& last,
+                          const std::optional<CheckpointSnapshot>& restored) {
+  std::int64_t steps = 0;
+  for (const MemberSnapshot& one : last.workers)
+    if (one.worker)
+      steps +=
+          std::max<std::int64_t>(0, one.worker->clock - restored_clock(restored, one.member.id));
+  return steps;
+}
+
+std::string to_json(const Summary& s) {
+  ordered_json metrics = ordered_json::object();
+  for (const auto& [name, value] : s.metrics) metrics[name] = finite_or_null(value);
+  ordered_json exit_codes = ordered_json::object();
+  for (const auto& [who, code] : s.exit_codes) exit_codes[who] = code;
+  ordered_json histogram = ordered_json::array();
+  for (std::int64_t count : s.staleness_histogram) histogram.push_back(count);
+  const ordered_json out = {
+      {"result", s.ok ? "ok" : "failed"},
+      {"reason", s.reason.empty() ? ordered_json(nullptr) : ordered_json(s.reason)},
+      {"exit_codes", exit_codes},
+      {"steps", s.steps},
+      {"samples", s.samples},
+      {"seconds", finite_or_null(s.seconds)},
+      {"samples_per_second", finite_or_null(s.samples_per_second())},
+      {"skipped_steps", s.skipped_steps},
+      {"restarts", s.restarts},
+      {"repeated_steps", s.repeated_steps},
+      {"staleness",
+       {{"bound", bound_json(s.staleness_bound)},
+        {"max_observed", s.max_staleness()},
+        {"violations", s.staleness_violations},
+        {"histogram", histogram}}},
+      {"last_checkpoint",
+       s.last_checkpoint.empty() ? ordered_json(nullptr) : ordered_json(s.last_checkpoint)},
+      {"metrics", metrics},
+  };
+  // A reason may quote bytes of a program's log that are no UTF-8.
+  return out.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+}
+
+void write_summary(const Summary& summary, const std::string& path) {
+  const std::string text = to_json(summary);
+  const std::string temporary = fmt::format("{}.{}.tmp", path, ::getpid());
+  const auto give_up = [&](const char* what) {
+    const std::string why = std::strerror(errno);
+    ::unlink(temporary.c_str());
+    throw ConfigError(fmt::format("summary {} cannot be {}: {}", path, what, why));
+  };
+  const Fd file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (!file) give_up("written");
+  for (std::size_t at = 0; at < text.size();) {
+    const ssize_t written = ::write(file.get(), text.data() + at, text.size() - at);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) give_up("written");
+    at += static_cast<std::size_t>(written);
+  }
+  if (::rename(temporary.c_str(), path.c_str()) != 0) give_up("put in place");
+}
+
+}  // namespace leeway::launcher
