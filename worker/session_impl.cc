@@ -77,8 +77,8 @@ SessionImpl::SessionImpl(const SessionOptions& options, const ControlPlaneFactor
 
 SessionImpl::~SessionImpl() {
   if (phase_ == Phase::kFinished) return;
-  board_.fail(fmt::format("{} {} before finish()", who(),
-                          std::uncaught_exceptions() > 0 ? "ended with an error" : "left"),
+  board_.fail(std::uncaught_exceptions() > 0 ? "ended by an exception before finish()"
+                                             : "left before finish()",
               false);
   Lock lock(board_.mutex);
   tell(lock);

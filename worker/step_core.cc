@@ -44,6 +44,7 @@ StepCore::StepCore(Config config)
   partitions_ = static_cast<std::size_t>(std::count_if(
       owner_.begin(), owner_.end(), [](const auto& owner) { return owner.has_value(); }));
   unconfirmed_.by_server.resize(shards_.size());
+  held_.resize(shards_.size());
 }
 
 bool StepCore::owns(ServerId server, PartitionId partition) const noexcept {
@@ -71,10 +72,16 @@ Result<Effects> StepCore::push(const std::vector<PartitionId>& partitions, float
   filling_.ever_pushed += partitions.size();
 
   Effects effects;
-  for (std::size_t s = 0; s < by_server.size(); ++s)
-    if (!by_server[s].empty())
-      effects.push_back(SendPush{ServerId(static_cast<std::uint32_t>(s)), clock_,
-                                 std::move(by_server[s]), scale, initial});
+  for (std::size_t s = 0; s < by_server.size(); ++s) {
+    if (by_server[s].empty()) continue;
+    SendPush push{ServerId(static_cast<std::uint32_t>(s)), clock_, std::move(by_server[s]), scale,
+                  initial};
+    if (unconfirmed_.by_server[s]) {
+      held_[s].push_back(std::move(push));
+    } else {
+      effects.push_back(std::move(push));
+    }
+  }
   return effects;
 }
 
@@ -143,10 +150,11 @@ void StepCore::start_pull(Clock clock, Bound bound, bool final, Effects& effects
                      .answers = std::vector<Pulling::Answer>(shards_.size()),
                      .seen = std::vector<bool>(owner_.size()),
                      .incomplete = shards_.size()};
-  // A finite bound beyond the wire's range bounds nothing that a job could reach.
-  const std::uint32_t staleness = bound.value >= transport::kUnboundedStaleness
+  // A finite bound beyond the wire's range is out of reach: a smaller one is met all the same.
+  const std::uint32_t staleness = bound.infinite()
                                       ? transport::kUnboundedStaleness
-                                      : static_cast<std::uint32_t>(bound.value);
+                                      : static_cast<std::uint32_t>(std::min<std::uint64_t>(
+                                            bound.value, transport::kUnboundedStaleness - 1));
   for (std::size_t s = 0; s < shards_.size(); ++s) {
     SendPull pull{.server = ServerId(static_cast<std::uint32_t>(s)),
                   .clock = clock,
@@ -203,6 +211,7 @@ Result<Effects> StepCore::committed(ServerId from, const transport::Committed& m
     return Effects{};  // late, or twice
   unconfirmed_.by_server[from.value()] = false;
   Effects effects;
+  for (SendPush& push : std::exchange(held_[from.value()], {})) effects.push_back(std::move(push));
   if (--unconfirmed_.count != 0) return effects;
   effects.push_back(EndingConfirmed{unconfirmed_.clock, unconfirmed_.ending});
   advance(effects);
@@ -269,6 +278,10 @@ Result<Effects> StepCore::pulled(ServerId from, const transport::Pulled& message
 }
 
 std::string StepCore::waiting_for() const {
+  for (std::size_t s = 0; s < shards_.size(); ++s)
+    if (unconfirmed_.by_server[s])
+      return fmt::format("server.{} has not confirmed {}", s,
+                         title(unconfirmed_.ending, unconfirmed_.clock));
   for (std::size_t s = 0; s < shards_.size(); ++s) {
     const auto untaken = std::count_if(shards_[s].begin(), shards_[s].end(), [this](PartitionId p) {
       return filling_.payloads[p.value()] == Payload::kPushed;
@@ -277,10 +290,6 @@ std::string StepCore::waiting_for() const {
       return fmt::format("server.{} has not taken {} payloads of step {}", s, untaken,
                          clock_.value());
   }
-  for (std::size_t s = 0; s < shards_.size(); ++s)
-    if (unconfirmed_.by_server[s])
-      return fmt::format("server.{} has not confirmed {}", s,
-                         title(unconfirmed_.ending, unconfirmed_.clock));
   for (std::size_t s = 0; pulling_ && s < shards_.size(); ++s)
     if (!pulling_->answers[s].complete)
       return fmt::format(

@@ -8,6 +8,8 @@
 //     partition of this model, when the program has ended the step, every push of it was taken, and
 //     the ending before it was confirmed by every server. So at most one ending is on its way, and
 //     servers never disagree by more than one step.
+//   * A push goes to a server that confirmed the ending before: fabrics need not keep the order of
+//     two messages, and a server takes no push of a step whose predecessor has not ended there.
 //   * PULL c+1 goes to every server with the ending of step c. Weights are ready when all have
 //     answered.
 //   * Initial values are pushed and ended the same way, with Ending::kInitial and no pull.
@@ -149,6 +151,7 @@ class StepCore {
   Clock clock_;
   Filling filling_;
   Unconfirmed unconfirmed_;
+  std::vector<std::vector<SendPush>> held_;  // by server, until it confirms the ending before
   bool initial_sent_ = false;
   std::optional<Pulling> pulling_;
   std::uint32_t last_request_ = 0;

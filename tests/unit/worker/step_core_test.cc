@@ -135,6 +135,21 @@ TEST_CASE("COMMIT of a step waits until all servers confirmed the one before") {
   CHECK(endings[0].commit.clock == Clock(1));
 }
 
+TEST_CASE("a push waits for the server's word on the step before, server by server") {
+  StepCore core = core_at();
+  whole_step(core);
+  REQUIRE(core.committed(server(1), {Clock(0), Ending::kCommit}));
+  const auto now = of<SendPush>(core.push({part(0), part(1), part(2)}, 4, false).value());
+  REQUIRE(now.size() == 1);
+  CHECK(now[0].server == server(1));
+  const auto held = of<SendPush>(core.committed(server(0), {Clock(0), Ending::kCommit}).value());
+  REQUIRE(held.size() == 1);
+  CHECK(held[0].partitions == std::vector{part(0), part(2)});
+  CHECK(held[0].clock == Clock(1));
+  CHECK(held[0].scale == 4);
+  CHECK(core.committed(server(0), {Clock(0), Ending::kCommit}).value().empty());
+}
+
 TEST_CASE(
     "N4: ABANDON goes to every server, after what was pushed was taken, and no more is needed") {
   StepCore core = core_at();
@@ -176,6 +191,8 @@ TEST_CASE("staleness beyond the bound is a violation; without a bound nothing is
     REQUIRE(ready.size() == 1);
     CHECK(ready[0].violation == violation);
   }
+  StepCore wide = core_at(0, Bound{std::uint64_t{1} << 40});
+  CHECK(of<SendPull>(wide.pull_first().value())[0].staleness == transport::kUnboundedStaleness - 1);
   StepCore unbounded = core_at(0, Bound{Bound::kInfinite});
   CHECK(of<SendPull>(unbounded.pull_first().value())[0].staleness ==
         transport::kUnboundedStaleness);
@@ -365,6 +382,7 @@ TEST_CASE("any order of answers keeps steps atomic") {
       for (const Effect& e : *effects) {
         if (const auto* push = std::get_if<SendPush>(&e))
           for (PartitionId p : push->partitions) {
+            CHECK(confirmed[push->server.value()] == push->clock.value());
             on_the_wire.push_back({push->server, took(push->clock.value(), {p})});
             ++untaken;
           }
