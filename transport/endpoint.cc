@@ -32,6 +32,8 @@ Endpoint::Impl::Impl(const EndpointOptions& options) : options_(options) {
   const KeepSignals keep;
   domain_ = std::make_shared<Domain>(std::move(choice));
   info_.max_message = std::min(kMaxMessage, domain_->info->ep_attr->max_msg_size);
+  if (domain_->traits->inject_sized_messages)
+    info_.max_message = std::min(info_.max_message, domain_->info->tx_attr->inject_size);
   segment_limit_ = std::max<std::size_t>(
       1, std::min(options.max_transfer, domain_->info->ep_attr->max_msg_size));
   open_objects(options);

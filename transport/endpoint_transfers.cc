@@ -182,8 +182,7 @@ ssize_t Endpoint::Impl::post_segment(Operation& operation, Segment& segment, std
   write.rma_iov = &to;
   write.rma_iov_count = 1;
   write.context = &segment.context;
-  const std::uint64_t flags =
-      FI_COMPLETION | (domain_->traits->delivery_complete ? FI_DELIVERY_COMPLETE : 0);
+  const std::uint64_t flags = FI_COMPLETION | (domain_->ask_delivery ? FI_DELIVERY_COMPLETE : 0);
   return fi_writemsg(endpoint, &write, flags);
 }
 

@@ -24,6 +24,13 @@ enum class DeadPeer {
   kSilence,  // no completion, ever: only our own deadline ends an operation
 };
 
+// What makes the completion of a write mean that the bytes are in the peer's memory.
+enum class Delivery {
+  kAsked,     // FI_DELIVERY_COMPLETE, write by write
+  kAlways,    // reliable connections acknowledge what arrived; verbs does not know the flag
+  kByKernel,  // process_vm_writev is done when it returns; asked for where that is not allowed
+};
+
 struct ProviderTraits {
   std::string_view family;
   std::span<const std::string_view> names;  // libfabric's names for it, best first
@@ -34,9 +41,10 @@ struct ProviderTraits {
   bool pins_memory;     // registering counts against `ulimit -l`
   bool binds_to_ip;     // takes EndpointOptions::bind
   bool sized_by_peers;  // queue lengths follow FI_UNIVERSE_SIZE
-  // Writes ask for FI_DELIVERY_COMPLETE, one by one. verbs does not know the flag: the
-  // acknowledgement of its reliable connections already says that the peer's NIC has the bytes.
-  bool delivery_complete;
+  Delivery delivery;
+  // Messages no longer than the provider's inject size. A longer one waits for the peer's answer,
+  // and shm looks at answers in order: one that never comes would hold up those of everybody else.
+  bool inject_sized_messages;
   std::string_view remedy;  // what to do when it is not there
 };
 

@@ -27,6 +27,7 @@ struct Domain {
   // What fi_getinfo returned decides, not the provider's name.
   bool virtual_addresses;  // peers name bytes by our virtual addresses, else by offsets
   bool provider_keys;      // the provider chooses keys, else we do
+  bool ask_delivery;       // writes carry FI_DELIVERY_COMPLETE
   std::atomic<std::uint64_t> next_key{1};
   std::atomic<std::size_t> pinned{0};  // bytes
 };

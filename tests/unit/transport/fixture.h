@@ -1,0 +1,60 @@
+// Endpoints for tests: two in one process, and calls that wait for a completion with a deadline.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "transport/endpoint.h"
+
+namespace leeway::transport::testing {
+
+inline constexpr auto kPatience = std::chrono::seconds(20);
+
+inline TimePoint soon() { return MonotonicClock::now() + kPatience; }
+
+// An endpoint that keeps what it receives.
+class Node {
+ public:
+  explicit Node(const std::string& fabric, std::size_t max_transfer = std::size_t{1} << 30);
+
+  // Runs `body` on the endpoint's thread and waits for what it returns.
+  template <typename F>
+  auto on_thread(F body) {
+    std::promise<decltype(body())> answer;
+    auto future = answer.get_future();
+    endpoint->post([&] { answer.set_value(body()); });
+    return future.get();
+  }
+  Peer connect(const Node& other) { return connect(other.endpoint->info().address); }
+  Peer connect(std::span<const std::byte> address);
+
+  Outcome send(Peer peer, std::string_view text, TimePoint deadline = soon());
+  Outcome read(Peer peer, LocalRange into, RemoteRange from, TimePoint deadline = soon());
+  Outcome write(Peer peer, LocalRange from, RemoteRange to, TimePoint deadline = soon());
+
+  // Waits until `n` messages have come; false after kPatience.
+  bool has_received(std::size_t n);
+  std::vector<std::string> messages();
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable came_;
+  std::vector<std::string> messages_;
+
+ public:
+  std::unique_ptr<Endpoint> endpoint;  // last: its thread uses the rest
+};
+
+RegisteredMemory memory(Node& node, std::size_t bytes);
+void fill(const RegisteredMemory& memory, std::uint64_t seed);
+std::size_t count_shm_segments(int pid);
+
+}  // namespace leeway::transport::testing
