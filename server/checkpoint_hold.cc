@@ -34,10 +34,13 @@ Clock CheckpointHold::target(const WorkerState& worker, WorkerId id) const {
 
 bool CheckpointHold::allows(const WorkerState& worker, WorkerId id, Clock clock) const {
   switch (stage_) {
-    case Stage::kHold: return false;
-    case Stage::kCut: return clock < target(worker, id);
+    case Stage::kHold:
+      return false;
+    case Stage::kCut:
+      return clock < target(worker, id);
     case Stage::kNone:
-    case Stage::kTaken: break;
+    case Stage::kTaken:
+      break;
   }
   return true;
 }

@@ -1,6 +1,6 @@
-// Where a server stands with the scheduler's checkpoint order: HOLD stops updates at a step boundary,
-// CUT lets them go on up to named clocks, where the snapshot is taken. (ARCHITECTURE.md, "Checkpoints".)
-// Not thread-safe: owned by the consistency core.
+// Where a server stands with the scheduler's checkpoint order: HOLD stops updates at a step
+// boundary, CUT lets them go on up to named clocks, where the snapshot is taken. (ARCHITECTURE.md,
+// "Checkpoints".) Not thread-safe: owned by the consistency core.
 #pragma once
 
 #include <map>

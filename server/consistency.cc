@@ -87,7 +87,8 @@ std::string Consistency::entry_error(const transport::Push::Entry& entry,
   const Codec codec = entry.initial ? Codec::kF32 : Codec::kF16;
   if (entry.codec != codec)
     return fmt::format("partition {} comes in codec {}, {} must be {}", entry.partition.value(),
-                       static_cast<int>(entry.codec), entry.initial ? "initial values" : "gradients",
+                       static_cast<int>(entry.codec),
+                       entry.initial ? "initial values" : "gradients",
                        entry.initial ? "FP32" : "FP16");
   const std::uint64_t bytes = elements * (entry.initial ? 4 : 2);
   if (entry.bytes != bytes)
@@ -132,7 +133,8 @@ void Consistency::push_entry(const Sender& sender, WorkerState& worker, const tr
   const WorkerId id(sender.id);
   const auto found = local_.find(entry.partition);
   if (found == local_.end())
-    return violation(sender, fmt::format("partition {} is not on this server", entry.partition.value()),
+    return violation(sender,
+                     fmt::format("partition {} is not on this server", entry.partition.value()),
                      effects);
   const LocalPartition partition = found->second;
   if (std::string error = entry_error(entry, partition); !error.empty())
@@ -224,8 +226,8 @@ Effects Consistency::read_done(const ReadPayload& read, bool ok, bool released,
       if (worker.live() && !worker.barred)
         refuse(Sender{config_.job, worker.incarnation, read.step.worker.value()},
                Code::kUnavailable,
-               fmt::format("the gradient of step {} could not be read: {}",
-                           read.step.clock.value(), why),
+               fmt::format("the gradient of step {} could not be read: {}", read.step.clock.value(),
+                           why),
                effects);
       give_up(read.step.worker);
     }
@@ -290,15 +292,15 @@ Effects Consistency::end_step(const Sender& sender, const transport::Commit& com
     advance(effects);
     return effects;
   }
-  const bool planted = config_.bugs.no_dedupe && worker->open && worker->open->clock == commit.clock;
+  const bool planted =
+      config_.bugs.no_dedupe && worker->open && worker->open->clock == commit.clock;
   if (commit.clock < worker->ended && !planted) {
     effects.emplace_back(SendCommitted{{id, commit.clock}, commit.ending});
     return effects;
   }
   const bool committed = commit.ending == Ending::kCommit;
   const OpenStep* open = worker->open ? &*worker->open : nullptr;
-  const bool early = committed ? !whole(open)
-                               : open != nullptr && open->offered != open->taken;
+  const bool early = committed ? !whole(open) : open != nullptr && open->offered != open->taken;
   if (commit.clock > worker->ended || !initialized_ || early) {
     violation(sender,
               fmt::format("worker.{} ends step {} {}", sender.id, commit.clock.value(),
@@ -346,8 +348,11 @@ Effects Consistency::pull(const Sender& sender, const transport::Pull& pull, Tim
   }
   if (worker->pull && worker->pull->request > pull.request) return effects;  // overtaken
   if (!worker->pull || worker->pull->request != pull.request)
-    worker->pull = PendingPull{.clock = pull.clock, .request = pull.request, .bound = bound,
-                               .total = pull.total, .since = now};
+    worker->pull = PendingPull{.clock = pull.clock,
+                               .request = pull.request,
+                               .bound = bound,
+                               .total = pull.total,
+                               .since = now};
   for (const transport::Pull::Entry& entry : pull.entries) {
     const auto found = local_.find(entry.partition);
     if (found == local_.end()) {

@@ -1,6 +1,7 @@
-// The consistency core of a server: which payloads are read, when a step counts, when it is applied,
-// and when a worker may have weights. No I/O, no threads, no time of its own: messages and completions
-// go in, effects come out (server/effects.h). ARCHITECTURE.md, "The life of a push", is its contract.
+// The consistency core of a server: which payloads are read, when a step counts, when it is
+// applied, and when a worker may have weights. No I/O, no threads, no time of its own: messages and
+// completions go in, effects come out (server/effects.h). ARCHITECTURE.md, "The life of a push", is
+// its contract.
 //
 //   PUSH -> offered -> admitted (slab) -> reading -> taken -> COMMIT -> ended -> applied
 //
@@ -139,9 +140,9 @@ class Consistency {
   Workers workers_;
   SlabAdmission slabs_;
   CheckpointHold hold_;
-  std::deque<StepId> queue_;     // per_push: ended, in order of ending
-  Clock clock_;                  // per_clock: the clock to be applied next
-  std::vector<StepId> applying_; // steps in the update that runs
+  std::deque<StepId> queue_;      // per_push: ended, in order of ending
+  Clock clock_;                   // per_clock: the clock to be applied next
+  std::vector<StepId> applying_;  // steps in the update that runs
   bool update_runs_ = false;
   std::uint64_t arrivals_ = 0;
   // Reads of steps that were dropped meanwhile: the slab comes back after the last one.

@@ -64,8 +64,10 @@ bool Consistency::next_by_push(Effects& effects) {
 bool Consistency::next_by_clock(Effects& effects) {
   bool any = false, allowed = false;
   for (const auto& [id, worker] : workers_) {
-    if (worker.ended > clock_) any = true;
-    else if (worker.undecided()) return false;
+    if (worker.ended > clock_)
+      any = true;
+    else if (worker.undecided())
+      return false;
     if (!worker.steps.empty() && worker.steps.front().clock == clock_)
       allowed |= hold_.allows(worker, id, clock_);
   }
@@ -137,7 +139,9 @@ void Consistency::answer_pulls(Effects& effects) {
   for (auto& [id, worker] : workers_) {
     if (!worker.pull || !worker.pull->complete() || !worker.live() || worker.barred) continue;
     if (!gate_.open(workers_, clock_, id, *worker.pull)) continue;
-    AnswerPull answer{.worker = id, .clock = worker.pull->clock, .request = worker.pull->request,
+    AnswerPull answer{.worker = id,
+                      .clock = worker.pull->clock,
+                      .request = worker.pull->request,
                       .slowest = Gate::slowest(workers_)};
     for (const auto& [partition, entry] : worker.pull->entries) answer.entries.push_back(entry);
     worker.answered = worker.pull->request;
@@ -185,9 +189,9 @@ void Consistency::settle(WorkerId id, WorkerState& worker, const WorkerNews& new
     close(worker, true, {});  // its COMMIT was lost on the way here
     if (!config_.per_clock) queue_.push_back({id, worker.steps.back().clock});
   } else if (worker.ended < news.final_clock) {
-    effects.emplace_back(Fault{fmt::format(
-        "worker.{} died with {} steps, of which this server has {}", id.value(),
-        news.final_clock.value(), worker.ended.value())});
+    effects.emplace_back(
+        Fault{fmt::format("worker.{} died with {} steps, of which this server has {}", id.value(),
+                          news.final_clock.value(), worker.ended.value())});
   }
   drop_open(id, worker);
   worker.initial.reset();
@@ -281,10 +285,14 @@ std::vector<std::string> Consistency::waiting(TimePoint since) const {
     if (!worker.live()) continue;
     if (worker.pull && worker.pull->since <= since) {
       std::string whom;
-      if (worker.barred) whom = "nobody: this server gave it up after an error";
-      else if (!initialized_) whom = "the initial values";
-      else if (!worker.pull->complete()) whom = "the rest of its own pull";
-      else whom = gate_.blockers(workers_, clock_, id, *worker.pull);
+      if (worker.barred)
+        whom = "nobody: this server gave it up after an error";
+      else if (!initialized_)
+        whom = "the initial values";
+      else if (!worker.pull->complete())
+        whom = "the rest of its own pull";
+      else
+        whom = gate_.blockers(workers_, clock_, id, *worker.pull);
       if (!hold_.id().empty() && (hold_.holding() || hold_.cutting()))
         whom += fmt::format(" (updates stand still for checkpoint {})", hold_.id());
       lines.push_back(fmt::format("worker.{} waits to start step {} for {}", id.value(),

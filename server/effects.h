@@ -25,8 +25,8 @@ struct StepId {
 // Partitions are named by their place on this server here, not by their id in the job.
 using LocalPartition = std::uint32_t;
 
-// Read these bytes of the worker: a gradient into its slab, initial values into the master. Answered
-// by Consistency::read_done().
+// Read these bytes of the worker: a gradient into its slab, initial values into the master.
+// Answered by Consistency::read_done().
 struct ReadPayload {
   StepId step;
   LocalPartition partition = 0;
@@ -111,8 +111,8 @@ struct Fault {
   std::string reason;
 };
 
-using Effect = std::variant<ReadPayload, SendTaken, SendCommitted, Apply, PublishInitial, AnswerPull,
-                            RepeatAnswer, Refuse, Disconnect, TakeSnapshot, Fault>;
+using Effect = std::variant<ReadPayload, SendTaken, SendCommitted, Apply, PublishInitial,
+                            AnswerPull, RepeatAnswer, Refuse, Disconnect, TakeSnapshot, Fault>;
 using Effects = std::vector<Effect>;
 
 }  // namespace leeway::server

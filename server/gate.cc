@@ -8,8 +8,7 @@ namespace leeway::server {
 
 std::uint64_t Gate::needed(const PendingPull& pull) const {
   const std::uint64_t clock = pull.clock.value();
-  const std::uint64_t bound =
-      pull.bound > UINT64_MAX - slack_ ? pull.bound : pull.bound + slack_;
+  const std::uint64_t bound = pull.bound > UINT64_MAX - slack_ ? pull.bound : pull.bound + slack_;
   return clock > bound ? clock - bound : 0;
 }
 
@@ -36,9 +35,10 @@ Clock Gate::slowest(const Workers& workers) {
 std::string Gate::blockers(const Workers& workers, Clock clocks_applied, WorkerId puller,
                            const PendingPull& pull) const {
   std::string text;
-  const auto name = [&](WorkerId id, std::uint64_t has, std::uint64_t needs, std::string_view what) {
-    text += fmt::format("{}worker.{} ({} {} of {} steps here)", text.empty() ? "" : ", ", id.value(),
-                        what, has, needs);
+  const auto name = [&](WorkerId id, std::uint64_t has, std::uint64_t needs,
+                        std::string_view what) {
+    text += fmt::format("{}worker.{} ({} {} of {} steps here)", text.empty() ? "" : ", ",
+                        id.value(), what, has, needs);
   };
   const std::uint64_t needs = needed(pull);
   for (const auto& [id, worker] : workers) {

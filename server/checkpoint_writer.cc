@@ -1,0 +1,87 @@
+#include "server/checkpoint_writer.h"
+
+#include <pthread.h>
+
+#include <utility>
+
+#include "common/log.h"
+
+namespace leeway::server {
+
+CheckpointWriter::CheckpointWriter(const std::string& checkpoint_dir, ServerId server,
+                                   std::vector<PartitionId> partitions, Callbacks callbacks)
+    : checkpoint_dir_(checkpoint_dir),
+      partitions_(std::move(partitions)),
+      callbacks_(std::move(callbacks)),
+      store_(value_or_throw(storage::ShardStore::open(checkpoint_dir, server))),
+      thread_([this](const std::stop_token& stop) {
+        pthread_setname_np(pthread_self(), "checkpoint");
+        loop(stop);
+      }) {}
+
+CheckpointWriter::~CheckpointWriter() {
+  thread_.request_stop();
+  wake_.notify_all();
+}
+
+void CheckpointWriter::write(std::shared_ptr<Snapshot> snapshot) {
+  {
+    const std::lock_guard lock(mutex_);
+    next_ = std::move(snapshot);
+  }
+  wake_.notify_all();
+}
+
+void CheckpointWriter::loop(const std::stop_token& stop) {
+  while (true) {
+    std::shared_ptr<Snapshot> snapshot;
+    {
+      std::unique_lock lock(mutex_);
+      if (!wake_.wait(lock, stop, [&] { return next_ != nullptr; })) return;
+      snapshot = std::move(next_);
+    }
+    Result<WrittenShard> written = write_one(*snapshot, stop);
+    if (!written) snapshot->abandon();
+    callbacks_.released();
+    if (written) prune(snapshot->id());
+    callbacks_.done(snapshot->id(), std::move(written));
+  }
+}
+
+Result<WrittenShard> CheckpointWriter::write_one(Snapshot& snapshot, const std::stop_token& stop) {
+  auto writer = store_->begin(snapshot.id(), snapshot.bytes());
+  if (!writer) return tl::unexpected(writer.error());
+  for (LocalPartition p = 0; p < snapshot.partitions(); ++p) {
+    if (stop.stop_requested()) return fail(Code::kCancelled, "the server is stopping");
+    const auto arrays = snapshot.acquire(p);
+    Status added;
+    for (std::size_t kind = 0; kind < arrays.size() && added; ++kind)
+      added = (*writer)->add(partitions_[p], static_cast<storage::ArrayKind>(kind), arrays[kind]);
+    snapshot.release(p);
+    if (!added) return tl::unexpected(added.error());
+    callbacks_.released();
+  }
+  WrittenShard shard{.id = snapshot.id(), .updates = snapshot.updates()};
+  for (const auto& [id, worker] : snapshot.workers()) {
+    if (Status added = (*writer)->add_worker(id.value(), {worker.clock, worker.state}); !added)
+      return tl::unexpected(added.error());
+    shard.worker_states[id] = worker.state;
+  }
+  auto finished = (*writer)->finish();
+  if (!finished) return tl::unexpected(finished.error());
+  shard.digest = std::move(finished->digest);
+  shard.bytes = finished->bytes;
+  return shard;
+}
+
+// Shards of checkpoints that the scheduler has forgotten meanwhile; this one it does not know yet.
+void CheckpointWriter::prune(const std::string& newest) {
+  std::vector<std::string> keep{newest};
+  auto reader = storage::CheckpointReader::open(checkpoint_dir_);
+  if (!reader) return;  // no manifest yet
+  for (const storage::Manifest& manifest : (*reader)->manifests()) keep.push_back(manifest.id);
+  if (const Status pruned = store_->prune(keep); !pruned)
+    log::warning("old checkpoints stay on disk: {}", pruned.error().message);
+}
+
+}  // namespace leeway::server

@@ -1,0 +1,282 @@
+#include "server/engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <utility>
+
+#include "common/log.h"
+#include "server/engine_parts.h"
+
+namespace leeway::server {
+namespace {
+
+constexpr milliseconds kWaitingIsLong{5000};
+constexpr milliseconds kLookAtWaiting{1000};
+constexpr milliseconds kRepeatWaiting{30000};
+constexpr milliseconds kReportTimeout{2000};
+
+}  // namespace
+
+// --- messages in ---------------------------------------------------------------------------------
+
+void Engine::on_message(std::span<const std::byte> bytes) {
+  auto message = transport::decode(bytes);
+  if (!message) {
+    log::warning("refused a message: {}", message.error().message);
+    return;
+  }
+  const TimePoint now = MonotonicClock::now();
+  if (const auto* push = std::get_if<transport::Push>(&message->body))
+    run(core_->push(message->sender, *push, now));
+  else if (const auto* commit = std::get_if<transport::Commit>(&message->body))
+    run(core_->end_step(message->sender, *commit));
+  else if (const auto* pull = std::get_if<transport::Pull>(&message->body))
+    run(core_->pull(message->sender, *pull, now));
+  else if (const auto* refused = std::get_if<transport::Refused>(&message->body))
+    log::warning("worker.{} refused: {}", message->sender.id, refused->text);
+  else
+    log::warning("refused a message that only servers send, from worker.{}", message->sender.id);
+}
+
+// Effects of one input are carried out before those of the next, also when one causes the other.
+void Engine::run(Effects effects) {
+  std::ranges::move(effects, std::back_inserter(pending_));
+  if (running_) return;
+  running_ = true;
+  while (!pending_.empty() && !stopping_) {
+    for (Effect& effect : std::exchange(pending_, {}))
+      std::visit([this](auto& what) { carry_out(what); }, effect);
+  }
+  running_ = false;
+}
+
+// --- messages out --------------------------------------------------------------------------------
+
+TimePoint Engine::deadline() const {
+  return MonotonicClock::now() + config_.settings.transfer_timeout_ms;
+}
+
+void Engine::send(WorkerId worker, const transport::Body& body) {
+  const auto peer = peers_.find(worker);
+  if (peer == peers_.end()) return;
+  const transport::Sender self{config_.job, config_.incarnation, config_.server.value()};
+  endpoint_->send(peer->second, transport::encode(self, body), deadline(),
+                  [this, worker](const transport::Outcome& outcome) {
+                    if (!outcome.status && !stopping_)
+                      run(core_->bar(worker, fmt::format("a message could not be sent to it: {}",
+                                                         outcome.status.error().message)));
+                  });
+}
+
+void Engine::carry_out(SendTaken& effect) {
+  // All that was taken in this turn of the loop goes out in one message.
+  if (taken_.empty()) endpoint_->post([this] { flush_taken(); });
+  taken_[effect.step].push_back(effect.partition);
+}
+
+void Engine::flush_taken() {
+  const std::size_t most = transport::max_push_taken_entries(endpoint_->info().max_message);
+  for (const auto& [step, partitions] : std::exchange(taken_, {})) {
+    for (std::size_t begin = 0; begin < partitions.size(); begin += most) {
+      const auto first = partitions.begin() + static_cast<std::ptrdiff_t>(begin);
+      const auto count = static_cast<std::ptrdiff_t>(std::min(most, partitions.size() - begin));
+      send(step.worker, transport::PushTaken{step.clock, {first, first + count}});
+    }
+  }
+}
+
+void Engine::carry_out(SendCommitted& effect) {
+  send(effect.step.worker, transport::Committed{effect.step.clock, effect.ending});
+}
+
+void Engine::carry_out(Refuse& effect) {
+  log::warning("refused worker.{}: {}", effect.sender.id, effect.text);
+  const auto known = core_->workers().find(WorkerId(effect.sender.id));
+  // A stale process lives at another address than the one we know.
+  if (known == core_->workers().end() || known->second.incarnation != effect.sender.incarnation ||
+      effect.sender.job != config_.job)
+    return;
+  send(known->first, transport::Refused{effect.code, effect.text});
+}
+
+void Engine::carry_out(Fault& effect) {
+  if (report_.fault.empty()) report_.fault = effect.reason;
+}
+
+void Engine::carry_out(Disconnect& effect) {
+  if (const auto peer = peers_.find(effect.worker); peer != peers_.end()) {
+    const transport::Peer gone = peer->second;
+    peers_.erase(peer);
+    endpoint_->disconnect(gone);
+  }
+}
+
+// --- bulk transfers ------------------------------------------------------------------------------
+
+void Engine::carry_out(ReadPayload& effect) {
+  reads_.add([this, read = effect] {
+    const auto done = [this, read](const transport::Outcome& outcome) {
+      if (stopping_) return;
+      if (outcome.status) report_.bytes_read += read.bytes;
+      run(core_->read_done(read, outcome.status.has_value(), outcome.memory_released,
+                           outcome.status ? std::string() : outcome.status.error().message));
+      reads_.finished();
+    };
+    const auto peer = peers_.find(read.step.worker);
+    if (peer == peers_.end()) {
+      endpoint_->post([done] { done({fail(Code::kUnavailable, "the worker is gone"), true}); });
+      return;
+    }
+    const auto place =
+        read.initial ? layout_.master(read.partition) : layout_.slab(read.partition, read.slab);
+    endpoint_->read(peer->second, {read.initial ? &masters_ : &slabs_, place.offset, place.bytes},
+                    {read.address, read.key}, deadline(), done);
+  });
+}
+
+void Engine::carry_out(AnswerPull& effect) {
+  auto pull = std::make_shared<PullTransfer>();
+  pull->worker = effect.worker;
+  pull->pulled = {.clock = effect.clock,
+                  .request = effect.request,
+                  .slowest = effect.slowest,
+                  .total = static_cast<std::uint32_t>(effect.entries.size())};
+  pull->unfinished = 1;  // this function's own share
+  for (const AnswerPull::Entry& entry : effect.entries) {
+    const LocalPartition p = entry.partition;
+    pull->pulled.entries.push_back({config_.partitions[p].id, shard_->version(p)});
+    if (shard_->elements(p) == 0 || shard_->version(p) == entry.have) continue;
+    const Shard::Reading reading = shard_->begin_read(p);
+    ++pull->unfinished;
+    writes_.add([this, pull, entry, reading] {
+      const auto done = [this, pull, entry, reading](const transport::Outcome& outcome) {
+        if (stopping_) return;
+        // Memory that the provider may still read is no danger: the worker never hears of it.
+        shard_->end_read(entry.partition, reading.copy);
+        if (outcome.status)
+          report_.bytes_written += reading.place.bytes;
+        else
+          pull->error = outcome.status.error().message;
+        finish_pull(pull);
+        continue_update();
+        writes_.finished();
+      };
+      const auto peer = peers_.find(pull->worker);
+      if (peer == peers_.end()) {
+        endpoint_->post([done] { done({fail(Code::kUnavailable, "the worker is gone"), true}); });
+        return;
+      }
+      endpoint_->write(peer->second, {&published_, reading.place.offset, reading.place.bytes},
+                       {entry.address, entry.key}, deadline(), done);
+    });
+  }
+  finish_pull(pull);
+}
+
+void Engine::finish_pull(const std::shared_ptr<PullTransfer>& pull) {
+  if (--pull->unfinished > 0) return;
+  if (!pull->error.empty())
+    return run(core_->bar(pull->worker,
+                          fmt::format("the weights for step {} could not be written to it: {}",
+                                      pull->pulled.clock.value(), pull->error)));
+  last_answers_[pull->worker] = pull->pulled;
+  send_pulled(pull->worker, pull->pulled);
+}
+
+void Engine::send_pulled(WorkerId worker, const transport::Pulled& pulled) {
+  const std::size_t most = transport::max_pulled_entries(endpoint_->info().max_message);
+  std::size_t begin = 0;
+  do {  // also when there is no entry at all
+    transport::Pulled part = pulled;
+    const auto first = pulled.entries.begin() + static_cast<std::ptrdiff_t>(begin);
+    const auto count = static_cast<std::ptrdiff_t>(std::min(most, pulled.entries.size() - begin));
+    part.entries.assign(first, first + count);
+    send(worker, part);
+    begin += most;
+  } while (begin < pulled.entries.size());
+}
+
+void Engine::carry_out(RepeatAnswer& effect) {
+  const auto answer = last_answers_.find(effect.worker);
+  if (answer != last_answers_.end() && answer->second.request == effect.request)
+    send_pulled(effect.worker, answer->second);
+}
+
+// --- the scheduler's word
+// --------------------------------------------------------------------------
+
+void Engine::view(EngineView view) {
+  endpoint_->post([this, view = std::move(view)] { on_view(view); });
+}
+
+void Engine::on_view(const EngineView& view) {
+  std::vector<WorkerNews> news;
+  for (const EngineView::Worker& worker : view.workers) {
+    news.push_back(worker.news);
+    if (worker.news.phase != WorkerPhase::kLive || worker.address.empty() ||
+        peers_.contains(worker.news.id))
+      continue;
+    if (auto peer = endpoint_->connect(worker.address))
+      peers_.emplace(worker.news.id, *peer);
+    else
+      report_.fault =
+          fmt::format("cannot reach worker.{}: {}", worker.news.id.value(), peer.error().message);
+  }
+  hyper_.learning_rate = static_cast<float>(view.learning_rate);
+  run(core_->view(news, view.initializer));
+  switch (view.order) {
+    case EngineView::Order::kNone:
+      run(core_->release());
+      break;
+    case EngineView::Order::kHold:
+      if (core_->held() != view.checkpoint) report_.checkpoint_error.clear();
+      run(core_->hold(view.checkpoint));
+      break;
+    case EngineView::Order::kCut:
+      run(core_->cut(view.checkpoint, view.cut));
+      break;
+  }
+  report_.epoch = view.epoch;
+  report_.busy = view.order != EngineView::Order::kNone;
+}
+
+Result<EngineReport> Engine::report() {
+  struct Answer {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::optional<EngineReport> report;
+  };
+  auto answer = std::make_shared<Answer>();
+  const bool posted = endpoint_->post([this, answer] {
+    EngineReport report = report_;
+    report.applied = core_->applied();
+    report.resolving = core_->resolving();
+    report.held = core_->held();
+    report.busy |= !report.resolving.empty();
+    for (const std::string& line : core_->waiting(MonotonicClock::now() - kWaitingIsLong))
+      report.waiting += (report.waiting.empty() ? "" : "; ") + line;
+    const std::lock_guard lock(answer->mutex);
+    answer->report = std::move(report);
+    answer->changed.notify_all();
+  });
+  std::unique_lock lock(answer->mutex);
+  if (!posted ||
+      !answer->changed.wait_for(lock, kReportTimeout, [&] { return answer->report.has_value(); }))
+    return fail(Code::kTimedOut, "the fabric thread does not answer");
+  return std::move(*answer->report);
+}
+
+void Engine::watch_waiting() {
+  const TimePoint now = MonotonicClock::now();
+  const auto lines = core_->waiting(now - kWaitingIsLong);
+  if (!lines.empty() && now - said_waiting_ > kRepeatWaiting) {
+    for (const std::string& line : lines) log::warning("{}", line);
+    said_waiting_ = now;
+  }
+  if (lines.empty()) said_waiting_ = {};
+  endpoint_->at(now + kLookAtWaiting, [this] { watch_waiting(); });
+}
+
+}  // namespace leeway::server

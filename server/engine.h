@@ -1,0 +1,159 @@
+// The shard engine: carries out what the consistency core decides, on the endpoint's thread, with
+// the updates on a pool of computing threads and the checkpoints on a thread of their own.
+//
+// The constructor allocates, registers and restores (it may take long; any thread) and throws
+// ConfigError when that cannot be. After it view() and report() may be called from any one thread.
+// The destructor stops everything, the endpoint included.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/job_settings.h"
+#include "kernels/optimizer.h"
+#include "server/checkpoint_writer.h"
+#include "server/compute_pool.h"
+#include "server/consistency.h"
+#include "server/shard.h"
+#include "server/snapshot.h"
+#include "server/transfer_queue.h"
+#include "transport/endpoint.h"
+
+namespace leeway::server {
+
+struct EngineConfig {
+  struct Partition {
+    PartitionId id;
+    std::uint32_t tensor = 0;
+    std::uint64_t begin = 0;
+    std::uint64_t elements = 0;
+  };
+  struct Tensor {
+    std::string name;
+    Shape shape;
+  };
+  ServerId server;
+  Incarnation incarnation;
+  std::uint64_t job = 0;
+  JobSettings settings;
+  std::uint32_t servers = 1;
+  std::vector<Tensor> tensors;        // of the job
+  std::vector<Partition> partitions;  // of this server, ids ascending
+  std::map<WorkerId, CoreConfig::Worker> workers;
+  std::string checkpoint_dir;  // "" = none
+  std::string restore;         // checkpoint id, "" = from initial values
+  unsigned threads = 1;
+  std::optional<std::uint64_t> kill_at_step;  // injected fault
+};
+
+// What of the scheduler's view concerns the engine.
+struct EngineView {
+  struct Worker {
+    WorkerNews news;
+    std::vector<std::byte> address;
+  };
+  enum class Order : std::uint8_t { kNone, kHold, kCut };
+  std::int64_t epoch = 0;
+  std::vector<Worker> workers;
+  std::optional<WorkerId> initializer;
+  Order order = Order::kNone;
+  std::string checkpoint;
+  std::map<WorkerId, Clock> cut;
+  double learning_rate = 0;
+};
+
+struct EngineReport {
+  std::int64_t epoch = 0;
+  std::map<WorkerId, Clock> applied, resolving;
+  std::string held;
+  std::optional<WrittenShard> durable;
+  std::string checkpoint_error;
+  std::uint64_t updates = 0, bytes_read = 0, bytes_written = 0;
+  std::uint64_t memory_bytes = 0, elements = 0;
+  std::string waiting;
+  std::string fault;  // why this server gives up
+  bool busy = false;  // something that others wait for is under way: report again soon
+};
+
+class Engine {
+ public:
+  Engine(std::unique_ptr<transport::Endpoint> endpoint, EngineConfig config);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  void view(EngineView view);
+  // kTimedOut when the endpoint's thread does not answer.
+  Result<EngineReport> report();
+  const ShardLayout& layout() const noexcept { return layout_; }
+
+ private:
+  struct Update;        // the one that runs
+  struct PullTransfer;  // weights on their way to a worker
+
+  // Start.
+  std::unique_ptr<Consistency> make_core() const;
+  void restore();
+
+  // Everything below on the endpoint's thread.
+  void on_message(std::span<const std::byte> bytes);
+  void on_view(const EngineView& view);
+  void run(Effects effects);
+  void carry_out(ReadPayload& effect);
+  void carry_out(SendTaken& effect);
+  void carry_out(SendCommitted& effect);
+  void carry_out(Apply& effect);
+  void carry_out(PublishInitial& effect);
+  void carry_out(AnswerPull& effect);
+  void carry_out(RepeatAnswer& effect);
+  void carry_out(Refuse& effect);
+  void carry_out(Disconnect& effect);
+  void carry_out(TakeSnapshot& effect);
+  void carry_out(Fault& effect);
+
+  void flush_taken();
+  void send(WorkerId worker, const transport::Body& body);
+  void send_pulled(WorkerId worker, const transport::Pulled& pulled);
+  void finish_pull(const std::shared_ptr<PullTransfer>& pull);
+  TimePoint deadline() const;
+
+  void begin_update(Update update);
+  void continue_update();
+  void compute(std::vector<LocalPartition> group, std::vector<LocalPartition> copy_first);
+  void group_done(const std::vector<LocalPartition>& group);
+  void watch_waiting();
+
+  const EngineConfig config_;
+  const ShardLayout layout_;
+  const kernels::Optimizer optimizer_;
+  kernels::Hyper hyper_;
+  // Memory first: transfers and tasks end before it goes.
+  transport::RegisteredMemory masters_, published_, slabs_;
+  std::unique_ptr<std::byte[]> state_;
+  std::unique_ptr<Shard> shard_;
+  std::unique_ptr<Consistency> core_;
+
+  std::map<WorkerId, transport::Peer> peers_;
+  Effects pending_;  // effects not carried out yet, in order
+  bool running_ = false;
+  TransferQueue reads_, writes_;
+  std::map<StepId, std::vector<PartitionId>> taken_;  // acknowledgements to be sent together
+  std::map<WorkerId, transport::Pulled> last_answers_;
+  std::unique_ptr<Update> update_;
+  std::shared_ptr<Snapshot> snapshot_;  // being written
+  EngineReport report_;                 // the fields that change by events
+  TimePoint said_waiting_{};
+  bool stopping_ = false;
+
+  ComputePool pool_;
+  std::unique_ptr<CheckpointWriter> writer_;
+  std::unique_ptr<transport::Endpoint> endpoint_;
+};
+
+}  // namespace leeway::server

@@ -1,0 +1,170 @@
+// How an engine comes to be: memory, restored values, the core with what the plan says.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/log.h"
+#include "kernels/cast.h"
+#include "server/engine.h"
+#include "server/engine_parts.h"
+
+namespace leeway::server {
+namespace {
+
+kernels::Optimizer optimizer_of(const JobSettings& settings) {
+  if (settings.optimizer.value == "sgd") return kernels::Optimizer::kSgd;
+  if (settings.optimizer.value == "adam") return kernels::Optimizer::kAdam;
+  return kernels::Optimizer::kMomentum;
+}
+
+kernels::Hyper hyper_of(const JobSettings& settings) {
+  return {.learning_rate = static_cast<float>(settings.learning_rate),
+          .momentum = static_cast<float>(settings.momentum),
+          .beta1 = static_cast<float>(settings.beta1),
+          .beta2 = static_cast<float>(settings.beta2),
+          .epsilon = static_cast<float>(settings.epsilon),
+          .weight_decay = static_cast<float>(settings.weight_decay)};
+}
+
+SlabRule rule_of(const EngineConfig& config) {
+  return {.per_clock = config.settings.per_clock(),
+          .staleness = config.settings.staleness,
+          .workers = static_cast<std::uint32_t>(config.workers.size()),
+          .servers = config.servers,
+          .memory_limit = config.settings.server_memory_limit.value};
+}
+
+ShardLayout layout_of(const EngineConfig& config) {
+  ShardShape shape{.state_arrays = kernels::state_arrays(optimizer_of(config.settings)),
+                   .pull_dtype = config.settings.pull_type()};
+  for (const EngineConfig::Partition& partition : config.partitions)
+    shape.elements.push_back(partition.elements);
+  return value_or_throw(lay_out(shape, rule_of(config)));
+}
+
+// A block of no bytes is still a block, so that an empty shard needs no cases of its own.
+std::size_t at_least_one(std::size_t bytes) { return std::max<std::size_t>(bytes, 1); }
+
+}  // namespace
+
+Engine::Engine(std::unique_ptr<transport::Endpoint> endpoint, EngineConfig config)
+    : config_(std::move(config)),
+      layout_(layout_of(config_)),
+      optimizer_(optimizer_of(config_.settings)),
+      hyper_(hyper_of(config_.settings)),
+      masters_(value_or_throw(endpoint->allocate(at_least_one(layout_.master_bytes())))),
+      published_(value_or_throw(endpoint->allocate(at_least_one(layout_.published_bytes())))),
+      slabs_(value_or_throw(endpoint->allocate(at_least_one(layout_.slab_bytes())))),
+      state_(std::make_unique<std::byte[]>(at_least_one(layout_.state_bytes()))),
+      shard_(std::make_unique<Shard>(layout_, ShardBlocks{masters_.bytes(),
+                                                          {state_.get(), layout_.state_bytes()},
+                                                          published_.bytes(),
+                                                          slabs_.bytes()})),
+      core_(make_core()),
+      reads_(kTransfersInFlight),
+      writes_(kTransfersInFlight),
+      pool_(config_.threads),
+      endpoint_(std::move(endpoint)) {
+  if (!config_.restore.empty()) restore();
+  if (!config_.checkpoint_dir.empty()) {
+    std::vector<PartitionId> ids;
+    for (const EngineConfig::Partition& partition : config_.partitions) ids.push_back(partition.id);
+    writer_ = std::make_unique<CheckpointWriter>(
+        config_.checkpoint_dir, config_.server, std::move(ids),
+        CheckpointWriter::Callbacks{
+            .released = [this] { endpoint_->post([this] { continue_update(); }); },
+            .done =
+                [this](const std::string& id, Result<WrittenShard> written) {
+                  endpoint_->post([this, id, written = std::move(written)] {
+                    if (written) {
+                      report_.durable = *written;
+                      log::info("checkpoint {} is on disk: {:.1f} MB", id,
+                                static_cast<double>(written->bytes) / 1e6);
+                    } else {
+                      report_.checkpoint_error = written.error().message;
+                      log::warning("checkpoint {} could not be written: {}", id,
+                                   written.error().message);
+                    }
+                    snapshot_.reset();
+                    continue_update();
+                  });
+                }});
+  }
+  log::info("shard of {} partitions, {} elements: {}", config_.partitions.size(),
+            layout_.total_elements(), layout_.sum());
+  report_.memory_bytes = layout_.total_bytes();
+  report_.elements = layout_.total_elements();
+  endpoint_->start([this](std::span<const std::byte> bytes) { on_message(bytes); });
+  endpoint_->post([this] { watch_waiting(); });
+}
+
+Engine::~Engine() {
+  // No new task, then no task, then no completion; the memory goes last.
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool stopped = false;
+  const bool posted = endpoint_->post([&] {
+    stopping_ = true;
+    const std::lock_guard lock(mutex);
+    stopped = true;
+    changed.notify_all();
+  });
+  if (posted) {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return stopped; });
+  }
+  pool_.wait();
+  writer_.reset();
+  endpoint_.reset();
+}
+
+std::unique_ptr<Consistency> Engine::make_core() const {
+  CoreConfig core{.job = config_.job,
+                  .per_clock = config_.settings.per_clock(),
+                  .staleness = config_.settings.staleness,
+                  .slabs = layout_.slabs(),
+                  .minimal_slabs = rule_of(config_).minimum(),
+                  .initialized = !config_.restore.empty(),
+                  .workers = config_.workers};
+  for (const EngineConfig::Partition& partition : config_.partitions)
+    core.partitions.push_back({partition.id, partition.elements});
+  return std::make_unique<Consistency>(std::move(core));
+}
+
+void Engine::restore() {
+  const auto reader = value_or_throw(storage::CheckpointReader::open(config_.checkpoint_dir));
+  const storage::Manifest manifest = value_or_throw(reader->manifest(config_.restore));
+  for (LocalPartition p = 0; p < config_.partitions.size(); ++p) {
+    const EngineConfig::Partition& partition = config_.partitions[p];
+    const EngineConfig::Tensor& tensor = config_.tensors[partition.tensor];
+    const auto saved =
+        std::ranges::find(manifest.tensors, tensor.name, &storage::ManifestTensor::name);
+    if (saved == manifest.tensors.end() || saved->shape != tensor.shape)
+      throw ConfigError(
+          fmt::format("checkpoint {} has no tensor '{}' of shape {}: it is of another "
+                      "model; use --resume never",
+                      manifest.id, tensor.name, to_string(tensor.shape)));
+    const auto index = static_cast<std::uint32_t>(saved - manifest.tensors.begin());
+    value_or_throw(reader->read(manifest, index, storage::ArrayKind::kMaster, partition.begin,
+                                shard_->master(p)));
+    for (int array = 0; array < shard_->state_arrays(); ++array) {
+      if (static_cast<std::uint32_t>(array) >= manifest.state_arrays)
+        throw ConfigError(
+            fmt::format("checkpoint {} has {} state arrays, optimizer {} needs {}: "
+                        "resume with the optimizer it was made with",
+                        manifest.id, manifest.state_arrays, config_.settings.optimizer.value,
+                        shard_->state_arrays()));
+      value_or_throw(reader->read(manifest, index, static_cast<storage::ArrayKind>(array + 1),
+                                  partition.begin, shard_->state(p, array)));
+    }
+    // The copy that end_update() would make current.
+    shard_->begin_update(p);
+    shard_->publish_partition(p);
+    shard_->set_version(p, Version(manifest.updates));
+    shard_->end_update(p);
+  }
+  log::info("restored checkpoint {}: {} updates", manifest.id, manifest.updates);
+}
+
+}  // namespace leeway::server

@@ -1,0 +1,86 @@
+#include "server/shard.h"
+
+#include <utility>
+
+#include "common/result.h"
+#include "kernels/cast.h"
+
+namespace leeway::server {
+
+Shard::Shard(const ShardLayout& layout, ShardBlocks blocks)
+    : layout_(layout), blocks_(blocks), entries_(layout.shape().elements.size()) {
+  LEEWAY_CHECK(blocks_.masters.size() >= layout.master_bytes());
+  LEEWAY_CHECK(blocks_.state.size() >= layout.state_bytes());
+  LEEWAY_CHECK(blocks_.published.size() >= layout.published_bytes());
+  LEEWAY_CHECK(blocks_.slabs.size() >= layout.slab_bytes());
+}
+
+Shard::Reading Shard::begin_read(LocalPartition p) {
+  Entry& entry = entries_[p];
+  ++entry.readers[entry.current];
+  return {entry.current, layout_.published(p, entry.current), entry.version};
+}
+
+void Shard::end_read(LocalPartition p, int copy) {
+  LEEWAY_CHECK(entries_[p].readers[copy] > 0);
+  --entries_[p].readers[copy];
+}
+
+bool Shard::may_update(LocalPartition p) const {
+  const Entry& entry = entries_[p];
+  return !entry.updating && entry.readers[1 - entry.current] == 0;
+}
+
+void Shard::begin_update(LocalPartition p) {
+  LEEWAY_CHECK(may_update(p));
+  entries_[p].updating = true;
+}
+
+void Shard::end_update(LocalPartition p) {
+  Entry& entry = entries_[p];
+  LEEWAY_CHECK(entry.updating);
+  entry.updating = false;
+  entry.current = 1 - entry.current;
+  entry.version = entry.version.next();
+}
+
+std::span<float> Shard::master(LocalPartition p) const {
+  return {reinterpret_cast<float*>(blocks_.masters.data() + layout_.master(p).offset), elements(p)};
+}
+
+std::span<float> Shard::state(LocalPartition p, int array) const {
+  return {reinterpret_cast<float*>(blocks_.state.data() + layout_.state(p, array).offset),
+          elements(p)};
+}
+
+std::byte* Shard::spare(LocalPartition p) const {
+  return blocks_.published.data() + layout_.published(p, 1 - entries_[p].current).offset;
+}
+
+void Shard::publish_partition(LocalPartition p) {
+  kernels::convert(master(p), layout_.shape().pull_dtype, spare(p));
+}
+
+void Shard::update_partition(LocalPartition p, kernels::Optimizer optimizer,
+                             const kernels::Hyper& hyper,
+                             std::span<const Contribution> contributions, float weight) {
+  if (elements(p) == 0) return;
+  std::vector<kernels::Gradient> gradients;
+  gradients.reserve(contributions.size());
+  for (const Contribution& contribution : contributions)
+    gradients.push_back({.data = blocks_.slabs.data() + layout_.slab(p, contribution.slab).offset,
+                         .dtype = Dtype::kF16,
+                         .inverse_scale = 1.0f / contribution.scales[p]});
+  kernels::UpdateArgs args{.gradients = gradients,
+                           .weight = weight,
+                           .elements = elements(p),
+                           .master = master(p).data(),
+                           .publish = spare(p),
+                           .publish_dtype = layout_.shape().pull_dtype,
+                           // Version 1 is the initial values: the first update makes version 2.
+                           .step = entries_[p].version.value()};
+  for (int i = 0; i < state_arrays(); ++i) args.state[i] = state(p, i).data();
+  kernels::update(optimizer, hyper, args);
+}
+
+}  // namespace leeway::server

@@ -1,0 +1,76 @@
+// The partitions of one server: masters, optimizer state and published copies in memory that
+// somebody else owns, and who may touch which when.
+//
+// Copy-on-write: each partition has two published copies. Pulls read the current one; an update
+// writes the spare, which then becomes current. An update whose spare is still being read waits.
+//
+// Called from one thread (the endpoint's) except update_partition() and publish_partition(), which
+// run on any thread between begin_update() and end_update() of that partition.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "common/ids.h"
+#include "kernels/optimizer.h"
+#include "server/effects.h"
+#include "server/shard_layout.h"
+
+namespace leeway::server {
+
+// The blocks of ShardLayout, all of at least the sizes it asks for; they outlive the Shard.
+struct ShardBlocks {
+  std::span<std::byte> masters, state, published, slabs;
+};
+
+class Shard {
+ public:
+  Shard(const ShardLayout& layout, ShardBlocks blocks);
+
+  std::size_t partitions() const noexcept { return entries_.size(); }
+  std::uint64_t elements(LocalPartition p) const { return layout_.shape().elements[p]; }
+  Version version(LocalPartition p) const { return entries_[p].version; }
+
+  // A pull reads the current copy until end_read().
+  struct Reading {
+    int copy = 0;
+    ShardLayout::Place place;  // in the published block
+    Version version;
+  };
+  Reading begin_read(LocalPartition p);
+  void end_read(LocalPartition p, int copy);
+
+  bool may_update(LocalPartition p) const;  // no transfer reads the spare
+  void begin_update(LocalPartition p);
+  // Makes the spare current; the version grows by one.
+  void end_update(LocalPartition p);
+  // Both copies are taken to hold this version (restored).
+  void set_version(LocalPartition p, Version version) { entries_[p].version = version; }
+
+  // [between begin_update and end_update] One fused pass: gradients in, spare copy out.
+  void update_partition(LocalPartition p, kernels::Optimizer optimizer, const kernels::Hyper& hyper,
+                        std::span<const Contribution> contributions, float weight);
+  // [the same] The master as it is, into the spare.
+  void publish_partition(LocalPartition p);
+
+  std::span<float> master(LocalPartition p) const;
+  std::span<float> state(LocalPartition p, int array) const;
+  int state_arrays() const noexcept { return layout_.shape().state_arrays; }
+  const ShardLayout& layout() const noexcept { return layout_; }
+
+ private:
+  struct Entry {
+    Version version;
+    int current = 0;
+    std::uint32_t readers[2] = {0, 0};
+    bool updating = false;
+  };
+  std::byte* spare(LocalPartition p) const;
+
+  const ShardLayout& layout_;
+  const ShardBlocks blocks_;
+  std::vector<Entry> entries_;
+};
+
+}  // namespace leeway::server
