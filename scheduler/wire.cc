@@ -17,11 +17,30 @@ using apache::thrift::transport::TFramedTransport;
 using apache::thrift::transport::TTransport;
 using apache::thrift::transport::TTransportFactory;
 
-// Thrift's own factory gives every connection the default limits.
+// Thrift 0.17 counts the bytes of every string against the size of one message and never starts
+// anew, so that a connection breaks after days of heartbeats; and it believes a list's length as
+// long as its elements could fit the largest message. Here each frame is a message of its own size.
+class MessageFrames : public TFramedTransport {
+ public:
+  using TFramedTransport::TFramedTransport;
+  std::uint32_t readEnd() override {
+    resetConsumedMessageSize();
+    return TFramedTransport::readEnd();
+  }
+
+ protected:
+  bool readFrame() override {
+    resetConsumedMessageSize();
+    if (!TFramedTransport::readFrame()) return false;
+    resetConsumedMessageSize(rBound_ - rBase_);
+    return true;
+  }
+};
+
 class BoundedFrames : public TTransportFactory {
  public:
   std::shared_ptr<TTransport> getTransport(std::shared_ptr<TTransport> transport) override {
-    return std::make_shared<TFramedTransport>(std::move(transport), thrift_limits());
+    return std::make_shared<MessageFrames>(std::move(transport), thrift_limits());
   }
 };
 
