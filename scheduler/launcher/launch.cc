@@ -78,8 +78,10 @@ class Run {
       if (attempt == 0 && result.first && result.first->last_checkpoint)
         checkpoint_before = result.first->last_checkpoint->id;
       if (result.first && result.last) {
-        if (failed) summary_.repeated_steps += steps_beyond(*failed, result.first->last_checkpoint);
-        summary_.add(*result.first, *result.last, result.seconds);
+        const auto restored =
+            restored_checkpoint(attempt > 0 ? "auto" : plan_.run.resume, *result.first);
+        if (failed) summary_.repeated_steps += steps_beyond(*failed, restored);
+        summary_.add(restored, *result.last, result.seconds);
         failed = result.last;
       }
       if (result.failure && summary_.reason.empty()) summary_.reason = result.failure->reason;

@@ -48,6 +48,7 @@ struct JobSnapshot {
   std::map<std::string, std::string> settings;
   std::vector<MemberSnapshot> servers, workers;
   std::optional<CheckpointSnapshot> last_checkpoint;
+  std::vector<CheckpointSnapshot> checkpoints;  // in the first snapshot only
 
   const MemberSnapshot* find(const Member& member) const noexcept {
     for (const auto* list : {&servers, &workers})

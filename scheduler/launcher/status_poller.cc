@@ -52,6 +52,10 @@ MemberSnapshot convert(const rpc::MemberStatus& from, Role role) {
   return to;
 }
 
+CheckpointSnapshot convert(const rpc::CheckpointInfo& from) {
+  return {.id = from.id, .clocks = {from.clocks.begin(), from.clocks.end()}};
+}
+
 JobSnapshot convert(const rpc::JobStatus& from, TimePoint asked_at) {
   JobSnapshot to{.asked_at = asked_at,
                  .phase = parse_phase(upper(from.phase)),
@@ -61,13 +65,11 @@ JobSnapshot convert(const rpc::JobStatus& from, TimePoint asked_at) {
                  .settings = from.settings,
                  .servers = {},
                  .workers = {},
-                 .last_checkpoint = std::nullopt};
+                 .last_checkpoint = std::nullopt,
+                 .checkpoints = {}};
   for (const auto& one : from.servers) to.servers.push_back(convert(one, Role::kServer));
   for (const auto& one : from.workers) to.workers.push_back(convert(one, Role::kWorker));
-  if (from.__isset.last_checkpoint)
-    to.last_checkpoint = CheckpointSnapshot{
-        .id = from.last_checkpoint.id,
-        .clocks = {from.last_checkpoint.clocks.begin(), from.last_checkpoint.clocks.end()}};
+  if (from.__isset.last_checkpoint) to.last_checkpoint = convert(from.last_checkpoint);
   return to;
 }
 
@@ -135,6 +137,9 @@ void StatusPoller::poll_status(scheduler::Client& client) {
   const auto status = client.status();
   if (!status) return;
   JobSnapshot snapshot = convert(*status, asked_at);
+  if (std::exchange(first_, false))
+    if (const auto checkpoints = client.checkpoints())
+      for (const auto& one : *checkpoints) snapshot.checkpoints.push_back(convert(one));
   {
     const std::lock_guard lock(mutex_);
     arrived_.push_back(std::move(snapshot));

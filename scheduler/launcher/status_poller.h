@@ -53,6 +53,7 @@ class StatusPoller {
   bool asked_ = true;                 // guarded by mutex_
   milliseconds interval_;             // guarded by mutex_
   std::vector<JobSnapshot> arrived_;  // guarded by mutex_
+  bool first_ = true;                 // the thread's own: no status was had yet
   std::jthread thread_;
 };
 

@@ -45,8 +45,9 @@ std::int64_t Summary::max_staleness() const noexcept {
   return 0;
 }
 
-void Summary::add(const JobSnapshot& first, const JobSnapshot& last, double more_seconds) {
-  steps += steps_beyond(last, first.last_checkpoint);
+void Summary::add(const std::optional<CheckpointSnapshot>& restored, const JobSnapshot& last,
+                  double more_seconds) {
+  steps += steps_beyond(last, restored);
   seconds += more_seconds;
   metrics.clear();
   for (auto it = last.workers.rbegin(); it != last.workers.rend(); ++it) {
@@ -65,6 +66,15 @@ void Summary::add(const JobSnapshot& first, const JobSnapshot& last, double more
   const auto bound = last.settings.find("staleness");
   if (bound != last.settings.end()) staleness_bound = bound->second;
   if (last.last_checkpoint) last_checkpoint = last.last_checkpoint->id;
+}
+
+std::optional<CheckpointSnapshot> restored_checkpoint(const std::string& resume,
+                                                      const JobSnapshot& first) {
+  if (resume == "never") return std::nullopt;
+  if (resume == "auto") return first.last_checkpoint;
+  for (const CheckpointSnapshot& one : first.checkpoints)
+    if (one.id == resume) return one;
+  return std::nullopt;
 }
 
 std::int64_t steps_beyond(const JobSnapshot& last,

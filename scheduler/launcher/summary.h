@@ -32,10 +32,14 @@ struct Summary {
   double samples_per_second() const noexcept { return seconds > 0 ? samples / seconds : 0; }
   std::int64_t max_staleness() const noexcept;
 
-  // Adds what one start of the job did: `first` and `last` are its first and last status. Steps
-  // before `first`'s checkpoint belong to who wrote that.
-  void add(const JobSnapshot& first, const JobSnapshot& last, double seconds);
+  // Adds what one start of the job did: it began at `restored` and came to `last`.
+  void add(const std::optional<CheckpointSnapshot>& restored, const JobSnapshot& last,
+           double seconds);
 };
+
+// The checkpoint that `resume` (auto, never, an id) means, as the first status of a start has them.
+std::optional<CheckpointSnapshot> restored_checkpoint(const std::string& resume,
+                                                      const JobSnapshot& first);
 
 // Steps of `last` that a start from `restored` does again.
 std::int64_t steps_beyond(const JobSnapshot& last,

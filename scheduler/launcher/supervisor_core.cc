@@ -35,12 +35,12 @@ std::string with_words(std::string why, const std::string& words) {
   return words.empty() ? why : why + ": " + words;
 }
 
-// The member that a reason of the scheduler's begins with: "worker.1: gradients ...".
+// The member that a reason of the scheduler's begins with: "worker 1 (node7, pid 4711): ...".
 std::string culprit(const std::string& reason) {
-  for (const char* role : {"worker.", "server."}) {
+  for (const char* role : {"worker ", "server "}) {
     if (!reason.starts_with(role)) continue;
-    const auto end = reason.find_first_not_of("0123456789", 7);
-    if (end != 7) return reason.substr(0, end);
+    const auto end = std::min(reason.find_first_not_of("0123456789", 7), reason.size());
+    if (end != 7) return fmt::format("{}.{}", reason.substr(0, 6), reason.substr(7, end - 7));
   }
   return "scheduler";
 }
@@ -123,9 +123,10 @@ void SupervisorCore::worker_ended(TimePoint now, const Member& member, ProcessEn
       return entry.first.role == Role::kWorker && !vanished(entry.second);
     });
     if (any_left || any_clean) {
-      effects.push_back(warn(
-          fmt::format("{} {}; {}", to_string(member), to_string(end),
-                      any_left ? "the others go on without it" : "the others had ended before")));
+      const bool trains = last_.phase == Phase::kRunning || last_.phase == Phase::kStopping;
+      effects.push_back(
+          warn(fmt::format("{} {}{}", to_string(member), to_string(end),
+                           any_left && trains ? "; the others go on without it" : "")));
     } else {
       suspect({.member = member,
                .why = fmt::format("no worker is left: {} {}", to_string(member), to_string(end)),
