@@ -1,0 +1,448 @@
+#include "tests/sim/world.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace leeway::sim {
+
+using server::WorkerPhase;
+
+namespace {
+
+constexpr std::uint64_t kJob = 77;
+constexpr std::uint64_t kElements = 8;
+constexpr std::uint64_t kNetwork = 40;  // longest delay of a message
+constexpr std::uint64_t kCompute = 30;  // longest time of a transfer or an update
+constexpr std::uint64_t kReport = 25;   // a server reports about so often
+constexpr std::uint64_t kDetection = 200;
+constexpr std::uint64_t kMostEvents = 400000;
+
+}  // namespace
+
+World::World(const WorldOptions& options) : events_(options.seed) {
+  per_clock_ = events_.chance(0.5);
+  const std::uint64_t bounds[] = {0, 0, 1, 2, 4, Bound::kInfinite};
+  staleness_ = Bound{bounds[events_.below(6)]};
+  steps_ = 3 + events_.below(5);
+  server_count_ = 1 + events_.below(3);
+  workers_.resize(1 + events_.below(4));
+  const auto world_size = static_cast<std::uint32_t>(workers_.size());
+  for (std::uint32_t w = 0; w < world_size; ++w) {
+    workers_[w].id = WorkerId(w);
+    news_.workers.push_back({WorkerId(w), Incarnation(100 + w), WorkerPhase::kLive, Clock(0)});
+  }
+  news_.initializer = WorkerId(0);
+  const std::uint32_t least = per_clock_ || server_count_ > 1 ? world_size : 1;
+  for (std::size_t s = 0; s < server_count_; ++s) {
+    server::CoreConfig config{.job = kJob,
+                              .per_clock = per_clock_,
+                              .staleness = staleness_,
+                              .minimal_slabs = least,
+                              .bugs = options.bugs};
+    config.slabs = least + static_cast<std::uint32_t>(events_.below(3));
+    for (PartitionId p : shard(s)) config.partitions.push_back({p, kElements});
+    for (const Worker& worker : workers_)
+      config.workers[worker.id] = {Incarnation(100 + worker.id.value()), Clock(0), {}};
+    servers_.push_back({.core = std::make_unique<server::Consistency>(std::move(config))});
+  }
+  // At most all but one die, at a random moment.
+  for (std::size_t w = 0; w + 1 < workers_.size(); ++w)
+    if (events_.chance(0.25)) {
+      const std::size_t victim = events_.below(workers_.size());
+      if (std::ranges::count(workers_, true, &Worker::crash_at_random) + 1 <
+          static_cast<std::ptrdiff_t>(workers_.size()))
+        workers_[victim].crash_at_random = true;
+    }
+}
+
+void World::broken(const std::string& what) const { throw SimulationError(what); }
+
+transport::Sender World::sender(const Worker& worker) const {
+  return {kJob, Incarnation(100 + worker.id.value()), worker.id.value()};
+}
+
+std::vector<PartitionId> World::shard(std::size_t server) const {
+  const auto first = static_cast<std::uint32_t>(server * 2);
+  return {PartitionId(first), PartitionId(first + 1)};
+}
+
+void World::run() {
+  publish();
+  for (Worker& worker : workers_) {
+    for (std::size_t s = 0; s < server_count_; ++s) worker.confirmed[s] = 0;
+    start_pull(worker);
+    if (worker.crash_at_random) events_.soon(600 * steps_, [this, &worker] { crash(worker); });
+  }
+  for (std::size_t s = 0; s < server_count_; ++s) {
+    push_to(workers_[0], s, true);
+    report(s);
+  }
+  events_.soon(400, [this] { maybe_checkpoint(); });
+  for (std::uint64_t n = 0; !everybody_done(); ++n) {
+    if (n > kMostEvents || !events_.run_one()) {
+      std::string who;
+      for (const Worker& worker : workers_)
+        who += fmt::format(" worker.{}{} at step {},", worker.id.value(),
+                           worker.alive ? (worker.finished ? " finished" : "") : " dead",
+                           worker.clock);
+      for (const Server& server : servers_)
+        for (const std::string& line : server.core->waiting(events_.now())) who += " " + line + ";";
+      broken("no progress:" + who);
+    }
+    for (Server& server : servers_) check_progress(server);
+  }
+  check_end();
+}
+
+// --- the network ---------------------------------------------------------------------------------
+
+void World::to_server(const Worker& from, std::size_t server, transport::Body body) {
+  const int copies = events_.chance(0.1) ? 2 : 1;
+  for (int i = 0; i < copies; ++i)
+    events_.soon(kNetwork, [this, server, who = sender(from), body] {
+      server::Consistency& core = *servers_[server].core;
+      if (const auto* push = std::get_if<transport::Push>(&body))
+        carry_out(server, core.push(who, *push, events_.now()));
+      else if (const auto* commit = std::get_if<transport::Commit>(&body))
+        carry_out(server, core.end_step(who, *commit));
+      else
+        carry_out(server, core.pull(who, std::get<transport::Pull>(body), events_.now()));
+    });
+}
+
+void World::to_worker(WorkerId worker, std::function<void(Worker&)> event) {
+  events_.soon(kNetwork, [this, worker, event = std::move(event)] {
+    Worker& to = workers_[worker.value()];
+    if (to.alive && !to.finished) event(to);
+  });
+}
+
+// --- workers
+// ---------------------------------------------------------------------------------------
+
+void World::start_pull(Worker& worker) {
+  ++worker.request;
+  worker.answered.clear();
+  const auto bound = staleness_.infinite() ? transport::kUnboundedStaleness
+                                           : static_cast<std::uint32_t>(staleness_.value);
+  for (std::size_t s = 0; s < server_count_; ++s) {
+    transport::Pull pull{.clock = Clock(worker.clock),
+                         .request = worker.request,
+                         .staleness = bound,
+                         .total = 2,
+                         .key = 1};
+    for (PartitionId p : shard(s)) {  // in two messages
+      pull.entries = {{p, Version(0), 64}};
+      to_server(worker, s, pull);
+    }
+  }
+}
+
+void World::start_push(Worker& worker) {
+  worker.pushing = true;
+  worker.abandon = events_.chance(0.1);
+  worker.untaken.clear();
+  for (std::size_t s = 0; s < server_count_; ++s)
+    for (PartitionId p : shard(s)) worker.untaken.insert(p.value());
+  // A worker that abandons may have pushed a part only.
+  if (worker.abandon && events_.chance(0.5)) worker.untaken.erase(worker.untaken.begin());
+  for (std::size_t s = 0; s < server_count_; ++s)
+    if (worker.confirmed[s] == worker.clock) push_to(worker, s, false);
+  maybe_commit(worker);
+}
+
+void World::push_to(Worker& worker, std::size_t server, bool initial) {
+  for (PartitionId p : shard(server)) {
+    if (!initial && !worker.untaken.contains(p.value())) continue;
+    transport::Push push{.clock = Clock(worker.clock), .key = 1};
+    push.entries = {{.partition = p,
+                     .scale = 2,
+                     .address = 4096,
+                     .bytes = kElements * (initial ? 4 : 2),
+                     .codec = initial ? transport::Codec::kF32 : transport::Codec::kF16,
+                     .initial = initial}};
+    to_server(worker, server, push);
+  }
+}
+
+void World::taken(Worker& worker, PartitionId partition, bool initial) {
+  if (initial) {
+    // INITIAL goes out when both partitions of the server are taken; a model keeps count simply.
+    const std::size_t server = partition.value() / 2;
+    if (worker.answered.contains(1000 + partition.value())) return;
+    worker.answered.insert(1000 + partition.value());
+    if (worker.answered.contains(1000 + server * 2) && worker.answered.contains(1001 + server * 2))
+      to_server(worker, server, transport::Commit{.ending = transport::Ending::kInitial});
+    return;
+  }
+  worker.untaken.erase(partition.value());
+  maybe_commit(worker);
+}
+
+void World::maybe_commit(Worker& worker) {
+  if (!worker.pushing || !worker.untaken.empty()) return;
+  for (const auto& [server, steps] : worker.confirmed)
+    if (steps < worker.clock) return;
+  worker.pushing = false;
+  const StepId step{worker.id, Clock(worker.clock)};
+  (worker.abandon ? abandoned_ : commit_sent_).insert(step);
+  const transport::Commit commit{
+      .clock = Clock(worker.clock),
+      .ending = worker.abandon ? transport::Ending::kAbandon : transport::Ending::kCommit};
+  // A worker may die between two of these.
+  const std::size_t reached =
+      worker.crash_at_random && events_.chance(0.1) ? events_.below(server_count_) : server_count_;
+  for (std::size_t s = 0; s < reached; ++s) to_server(worker, s, commit);
+  if (reached < server_count_) return crash(worker);
+  ++worker.clock;
+  if (worker.clock < steps_) start_pull(worker);
+}
+
+void World::crash(Worker& worker) {
+  if (!worker.alive || worker.finished) return;
+  worker.alive = false;
+  events_.soon(kDetection, [this, &worker] {
+    news_.workers[worker.id.value()].phase = WorkerPhase::kResolving;
+    publish();
+  });
+}
+
+// --- servers
+// ---------------------------------------------------------------------------------------
+
+void World::carry_out(std::size_t s, const server::Effects& effects) {
+  Server& server = servers_[s];
+  for (const server::Effect& effect : effects) {
+    if (const auto* read = std::get_if<server::ReadPayload>(&effect)) {
+      events_.soon(kCompute, [this, s, read = *read] {
+        Server& to = servers_[s];
+        const bool ok = workers_[read.step.worker.value()].alive;
+        if (ok && !read.initial && ++to.payloads[read.step] == 2) to.read_whole.insert(read.step);
+        carry_out(s, to.core->read_done(read, ok, true, "the worker is gone"));
+      });
+    } else if (const auto* taken_now = std::get_if<server::SendTaken>(&effect)) {
+      to_worker(taken_now->step.worker, [this, t = *taken_now](Worker& worker) {
+        const bool initial = !worker.initial_done;
+        if (initial && t.step.clock == Clock(0) && !worker.pushing)
+          taken(worker, t.partition, true);
+        else if (worker.pushing && t.step.clock == Clock(worker.clock))
+          taken(worker, t.partition, false);
+      });
+    } else if (const auto* done = std::get_if<server::SendCommitted>(&effect)) {
+      to_worker(done->step.worker, [this, s, c = *done](Worker& worker) {
+        if (c.ending == transport::Ending::kInitial) return;
+        std::uint64_t& confirmed = worker.confirmed[s];
+        if (c.step.clock.value() + 1 <= confirmed) return;
+        confirmed = c.step.clock.value() + 1;
+        if (worker.pushing && worker.clock == confirmed) push_to(worker, s, false);
+        maybe_commit(worker);
+        const bool all = std::ranges::all_of(
+            worker.confirmed, [&](const auto& entry) { return entry.second == steps_; });
+        if (!all) return;
+        worker.finished = true;
+        auto& news = news_.workers[worker.id.value()];
+        news.phase = WorkerPhase::kFinished;
+        news.final_clock = Clock(steps_);
+        publish();
+      });
+    } else if (const auto* update = std::get_if<server::Apply>(&effect)) {
+      apply(s, *update);
+    } else if (std::holds_alternative<server::PublishInitial>(effect)) {
+      events_.soon(kCompute, [this, s] { carry_out(s, servers_[s].core->initial_published()); });
+    } else if (const auto* pull = std::get_if<server::AnswerPull>(&effect)) {
+      answer(s, *pull);
+    } else if (const auto* refused = std::get_if<server::Refuse>(&effect)) {
+      if (workers_[refused->sender.id].alive)
+        broken(fmt::format("server.{} refused an honest worker.{}: {}", s, refused->sender.id,
+                           refused->text));
+    } else if (const auto* cut = std::get_if<server::TakeSnapshot>(&effect)) {
+      snapshot(s, *cut);
+    } else if (const auto* fault = std::get_if<server::Fault>(&effect)) {
+      broken(fmt::format("server.{} gave up: {}", s, fault->reason));
+    }
+  }
+  (void)server;
+}
+
+void World::apply(std::size_t s, const server::Apply& update) {
+  Server& server = servers_[s];
+  std::optional<StepId> before;
+  for (const server::Contribution& contribution : update.contributions) {
+    const StepId step = contribution.step;
+    if (server.visible.contains(step) || !server.applying.insert(step).second)
+      broken(fmt::format("server.{} applies step {} of worker.{} twice", s, step.clock.value(),
+                         step.worker.value()));
+    if (!server.read_whole.contains(step) || abandoned_.contains(step) ||
+        !commit_sent_.contains(step))
+      broken(fmt::format("server.{} applies step {} of worker.{}, which was not committed", s,
+                         step.clock.value(), step.worker.value()));
+    if (before && before->worker >= step.worker) broken("a sum is not in worker order");
+    if (before && per_clock_ && before->clock != step.clock) broken("a sum mixes clocks");
+    before = step;
+    ++steps_applied_;
+  }
+  if (update.weight != 1.0f / static_cast<float>(update.contributions.size()))
+    broken("an update has a wrong weight");
+  events_.soon(kCompute, [this, s] {
+    Server& now = servers_[s];
+    now.visible.merge(now.applying);
+    now.applying.clear();
+    carry_out(s, now.core->apply_done());
+  });
+}
+
+bool World::holds(const Server& server, WorkerId worker, std::uint64_t clock) const {
+  const StepId step{worker, Clock(clock)};
+  return server.visible.contains(step) || abandoned_.contains(step);
+}
+
+void World::answer(std::size_t s, const server::AnswerPull& pull) {
+  const Server& server = servers_[s];
+  const std::uint64_t clock = pull.clock.value();
+  const std::uint64_t needs = clock > staleness_.value ? clock - staleness_.value : 0;
+  std::uint64_t slowest = UINT64_MAX;
+  for (const auto& [id, worker] : server.core->workers()) {
+    if (!worker.live()) continue;
+    std::uint64_t has = 0;
+    while (holds(server, id, has)) ++has;
+    const std::uint64_t wanted = id == pull.worker && !per_clock_ ? clock : needs;
+    if (has < wanted)
+      broken(
+          fmt::format("server.{} answered worker.{} for step {} (bound {}) with {} steps of "
+                      "worker.{}",
+                      s, pull.worker.value(), clock, staleness_.value, has, id.value()));
+    slowest = std::min(slowest, worker.applied.value());
+    if (worker.applied.value() > has) broken("a server counts steps that its weights do not hold");
+  }
+  if (pull.slowest.value() != slowest) broken("a pull was told a wrong smallest clock");
+  to_worker(pull.worker, [this, s, request = pull.request](Worker& worker) {
+    if (request != worker.request || worker.pushing) return;
+    worker.answered.insert(s);
+    for (std::size_t n = 0; n < server_count_; ++n)
+      if (!worker.answered.contains(n)) return;
+    worker.answered.clear();
+    worker.initial_done = true;
+    events_.soon(kCompute, [this, &worker] {
+      if (worker.alive && !worker.pushing) start_push(worker);
+    });
+  });
+}
+
+void World::snapshot(std::size_t s, const server::TakeSnapshot& taken_now) {
+  Server& server = servers_[s];
+  if (!server.applying.empty()) broken("a snapshot in the middle of an update");
+  server.snapshots[taken_now.id] = server.visible;
+  for (const Server& other : servers_) {
+    const auto same = other.snapshots.find(taken_now.id);
+    if (same != other.snapshots.end() && same->second != server.visible)
+      broken(fmt::format("two servers cut checkpoint {} at different steps", taken_now.id));
+  }
+}
+
+void World::check_progress(Server& server) const {
+  for (const auto& [id, clock] : server.core->applied()) {
+    Clock& seen = server.progress[id];
+    if (clock < seen && server.core->workers().at(id).live())
+      broken(fmt::format("progress of worker.{} went back", id.value()));
+    seen = clock;
+  }
+}
+
+// --- the scheduler
+// -----------------------------------------------------------------------------------
+
+void World::publish() {
+  ++news_.version;
+  // The initial values come from the lowest live worker.
+  for (const server::WorkerNews& worker : news_.workers) {
+    if (worker.phase != WorkerPhase::kLive) continue;
+    if (news_.initializer != worker.id && news_.initializer->value() < worker.id.value()) {
+      Worker& next = workers_[worker.id.value()];
+      if (!next.initial_done && next.clock == 0)
+        for (std::size_t s = 0; s < server_count_; ++s) push_to(next, s, true);
+      news_.initializer = worker.id;
+    }
+    break;
+  }
+  for (std::size_t s = 0; s < server_count_; ++s)
+    events_.soon(kNetwork, [this, s, news = news_] {
+      Server& server = servers_[s];
+      if (news.version <= server.view) return;
+      server.view = news.version;
+      carry_out(s, server.core->view(news.workers, news.initializer));
+      if (news.stage == 0) carry_out(s, server.core->release());
+      if (news.stage == 1) carry_out(s, server.core->hold(news.checkpoint));
+      if (news.stage == 2) carry_out(s, server.core->cut(news.checkpoint, news.cut));
+    });
+}
+
+void World::report(std::size_t s) {
+  const server::Consistency& core = *servers_[s].core;
+  events_.soon(kNetwork, [this, s, resolving = core.resolving(), held = core.held(),
+                          applied = core.applied()] { on_report(s, resolving, held, applied); });
+  events_.soon(kReport, [this, s] { report(s); });
+}
+
+void World::on_report(std::size_t s, const std::map<WorkerId, Clock>& resolving,
+                      const std::string& held, const std::map<WorkerId, Clock>& applied) {
+  for (const auto& [id, clock] : resolving) {
+    server::WorkerNews& news = news_.workers[id.value()];
+    if (news.phase != WorkerPhase::kResolving) continue;
+    auto& reports = resolve_reports_[id];
+    reports[s] = clock;
+    if (reports.size() < server_count_) continue;
+    news.phase = WorkerPhase::kDead;
+    for (const auto& [server, steps] : reports)
+      news.final_clock = std::max(news.final_clock, steps);
+    publish();
+  }
+  if (news_.stage == 1 && held == news_.checkpoint) {
+    held_reports_[s] = applied;
+    if (held_reports_.size() < server_count_) return;
+    news_.stage = 2;
+    for (const auto& [server, clocks] : held_reports_)
+      for (const auto& [id, clock] : clocks) news_.cut[id] = std::max(news_.cut[id], clock);
+    publish();
+  } else if (news_.stage == 2) {
+    for (const Server& server : servers_)
+      if (!server.snapshots.contains(news_.checkpoint)) return;
+    news_.stage = 0;
+    publish();
+    events_.soon(300, [this] { maybe_checkpoint(); });
+  }
+}
+
+void World::maybe_checkpoint() {
+  news_.stage = 1;
+  news_.checkpoint = fmt::format("{:06}", ++checkpoints_);
+  news_.cut.clear();
+  held_reports_.clear();
+  publish();
+}
+
+bool World::everybody_done() const {
+  for (const Worker& worker : workers_) {
+    if (worker.alive && !worker.finished) return false;
+    if (!worker.alive && news_.workers[worker.id.value()].phase != WorkerPhase::kDead) return false;
+  }
+  // Nothing is left to be applied either, and no checkpoint is half done.
+  for (const Server& server : servers_) {
+    if (server.view != news_.version) return false;
+    for (const auto& [id, worker] : server.core->workers())
+      if (worker.applied != worker.ended || !worker.steps.empty()) return false;
+  }
+  return true;
+}
+
+void World::check_end() const {
+  for (const Server& server : servers_) {
+    if (server.visible != servers_[0].visible) broken("servers hold different steps at the end");
+    for (const Worker& worker : workers_)
+      for (std::uint64_t clock = 0; worker.finished && clock < steps_; ++clock)
+        if (!holds(server, worker.id, clock))
+          broken(fmt::format("step {} of worker.{} is lost", clock, worker.id.value()));
+  }
+}
+
+}  // namespace leeway::sim

@@ -1,0 +1,122 @@
+// A whole job on one seeded virtual network: the real consistency cores, and small models of
+// workers, of the scheduler's resolve and checkpoint protocols, and of memory. Messages are
+// delayed, reordered and repeated; workers die at any moment. After every event the invariants of
+// the protocol are checked; the first one that breaks is a SimulationError.
+//
+//   staleness   an answered pull holds every step that the bound asks for
+//   atomic      a step counts on every server or on none, and only when all its payloads were read
+//   once        no server applies a step twice
+//   monotonic   progress of a live worker never goes back
+//   cut         every server's snapshot of a checkpoint holds exactly the same steps
+//   progress    everybody who lives comes to the end
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "server/consistency.h"
+#include "tests/sim/event_queue.h"
+
+namespace leeway::sim {
+
+struct SimulationError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+struct WorldOptions {
+  std::uint64_t seed = 1;
+  server::CoreConfig::PlantedBugs bugs;
+};
+
+class World {
+ public:
+  explicit World(const WorldOptions& options);
+  void run();  // throws SimulationError
+  std::uint64_t steps_applied() const { return steps_applied_; }
+
+ private:
+  using StepId = server::StepId;
+
+  struct Worker {
+    WorkerId id;
+    std::uint64_t clock = 0;  // the step it computes, or waits to compute
+    bool alive = true, crash_at_random = false, finished = false, initial_done = false;
+    std::uint32_t request = 0;
+    std::set<std::size_t> answered;                  // servers that answered the pull
+    std::set<std::uint32_t> untaken;                 // partitions of the step not taken yet
+    std::map<std::size_t, std::uint64_t> confirmed;  // by server: steps that it confirmed
+    bool pushing = false;
+    bool abandon = false;
+  };
+  struct Server {
+    std::unique_ptr<server::Consistency> core;
+    std::set<StepId> visible, applying, read_whole;
+    std::map<StepId, std::size_t> payloads;  // read so far
+    std::map<WorkerId, Clock> progress;      // as last seen
+    std::uint64_t view = 0;                  // the news that it acts on
+    std::map<std::string, std::set<StepId>> snapshots;
+  };
+  struct News {
+    std::uint64_t version = 1;
+    std::vector<server::WorkerNews> workers;
+    std::optional<WorkerId> initializer;
+    int stage = 0;  // 0 none, 1 hold, 2 cut
+    std::string checkpoint;
+    std::map<WorkerId, Clock> cut;
+  };
+
+  [[noreturn]] void broken(const std::string& what) const;
+  transport::Sender sender(const Worker& worker) const;
+  std::vector<PartitionId> shard(std::size_t server) const;
+
+  // The network.
+  void to_server(const Worker& from, std::size_t server, transport::Body body);
+  void to_worker(WorkerId worker, std::function<void(Worker&)> event);
+
+  // Workers.
+  void start_pull(Worker& worker);
+  void start_push(Worker& worker);
+  void push_to(Worker& worker, std::size_t server, bool initial);
+  void taken(Worker& worker, PartitionId partition, bool initial);
+  void maybe_commit(Worker& worker);
+  void crash(Worker& worker);
+
+  // Servers.
+  void carry_out(std::size_t server, const server::Effects& effects);
+  void apply(std::size_t server, const server::Apply& apply);
+  void answer(std::size_t server, const server::AnswerPull& pull);
+  void snapshot(std::size_t server, const server::TakeSnapshot& taken);
+  void check_progress(Server& server) const;
+  bool holds(const Server& server, WorkerId worker, std::uint64_t clock) const;
+
+  // The scheduler.
+  void publish();
+  void report(std::size_t server);
+  void on_report(std::size_t server, const std::map<WorkerId, Clock>& resolving,
+                 const std::string& held, const std::map<WorkerId, Clock>& applied);
+  void maybe_checkpoint();
+  bool everybody_done() const;
+  void check_end() const;
+
+  EventQueue events_;
+  bool per_clock_;
+  Bound staleness_;
+  std::uint64_t steps_;  // that each worker does
+  std::size_t server_count_;
+  std::vector<Worker> workers_;
+  std::vector<Server> servers_;
+  std::set<StepId> abandoned_;  // by the worker's own word
+  std::set<StepId> commit_sent_;
+  News news_;
+  std::map<WorkerId, std::map<std::size_t, Clock>> resolve_reports_;
+  std::map<std::size_t, std::map<WorkerId, Clock>> held_reports_;
+  std::uint64_t checkpoints_ = 0, steps_applied_ = 0;
+};
+
+}  // namespace leeway::sim
