@@ -1,7 +1,7 @@
 #include "kernels/emulation/fiber.h"
 
 #include <boost/context/detail/fcontext.hpp>
-#include <vector>
+#include <utility>
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>

@@ -34,9 +34,19 @@ std::string describe(const Place& place) {
   return std::string(place.file) + ":" + std::to_string(place.line);
 }
 
+// Fibers that ended, for the next grid: a stack costs fresh pages each time it is made.
+thread_local std::vector<std::unique_ptr<Fiber>> idle_fibers;
+
+std::unique_ptr<Fiber> take_fiber() {
+  if (idle_fibers.empty()) return std::make_unique<Fiber>();
+  auto fiber = std::move(idle_fibers.back());
+  idle_fibers.pop_back();
+  return fiber;
+}
+
 struct Thread {
   enum class State { kReady, kAtBarrier, kInWarp, kEnded };
-  std::unique_ptr<Fiber> fiber = std::make_unique<Fiber>();
+  std::unique_ptr<Fiber> fiber = take_fiber();
   State state = State::kEnded;
   Place place;
   unsigned mask = 0;
@@ -52,6 +62,13 @@ struct Warp {
 class Block {
  public:
   explicit Block(unsigned threads) : threads_(threads), warps_((threads + kLanes - 1) / kLanes) {}
+  // One that waits in a grid that failed goes, with its stack.
+  ~Block() {
+    for (Thread& thread : threads_)
+      if (thread.fiber->ended()) idle_fibers.push_back(std::move(thread.fiber));
+  }
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
 
   void run(const std::function<void()>& body) {
     for (Thread& thread : threads_) {
