@@ -80,6 +80,7 @@ class Endpoint::Impl {
   bool fire_timers(TimePoint now);
   bool deliver();
   void wait(TimePoint now);
+  void linger();
   void shut_down();
   void received(ReceiveBuffer& buffer, std::size_t length);
   void repost(ReceiveBuffer& buffer);

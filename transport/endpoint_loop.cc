@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <pthread.h>
 
+#include <algorithm>
 #include <array>
 #include <future>
 
@@ -13,6 +14,7 @@ namespace {
 
 // Nothing tells when a provider that said "try again" would take it.
 constexpr Duration kRetryAfter = std::chrono::microseconds(200);
+constexpr Duration kLinger = milliseconds(300);
 
 }  // namespace
 
@@ -171,8 +173,22 @@ void Endpoint::Impl::wait(TimePoint now) {
   waiter_->wait(now, until, tasks_);
 }
 
+void Endpoint::Impl::linger() {
+  const TimePoint end = MonotonicClock::now() + kLinger;
+  const auto unanswered = [&] {
+    return std::ranges::any_of(waiting_peers_,
+                               [&](std::uint64_t id) { return !find_peer(id)->reached; });
+  };
+  while (unanswered() && MonotonicClock::now() < end) {
+    read_queue();
+    retry_waiting();
+    std::this_thread::yield();
+  }
+}
+
 // A task that was accepted still runs, but what it begins is cancelled at once.
 void Endpoint::Impl::shut_down() {
+  if (domain_->traits->lingers) linger();
   stopping_ = true;
   cancel_all(Code::kCancelled, "the endpoint is closing", 0);
   while (run_tasks() | deliver()) {

@@ -147,6 +147,7 @@ Endpoint::Impl::Posting Endpoint::Impl::advance(Operation& operation) {
       operation.status = failure(operation, static_cast<int>(-error), "");
       break;
     }
+    find_peer(operation.peer)->reached = true;
     operation.posted += length;
     ++operation.in_provider;
     ++operation.address->in_provider;

@@ -46,6 +46,7 @@ struct PeerState {
   std::uint64_t id = 0;
   std::shared_ptr<Address> address;
   std::list<Operation*> waiting;  // the provider said "try again"; in order
+  bool reached = false;           // the provider has taken something for it
 };
 
 // Free -> begun -> (waiting <->) in the provider -> reported -> free. An operation whose deadline

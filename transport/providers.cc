@@ -35,6 +35,7 @@ constexpr std::array kTable = {
                    .sized_by_peers = false,
                    .delivery = Delivery::kAsked,
                    .inject_sized_messages = false,
+                   .lingers = false,
                    .remedy = "run on an instance with an EFA device and its driver"},
     ProviderTraits{.family = "verbs",
                    .names = kVerbsNames,
@@ -46,6 +47,7 @@ constexpr std::array kTable = {
                    .sized_by_peers = true,
                    .delivery = Delivery::kAlways,
                    .inject_sized_messages = false,
+                   .lingers = false,
                    .remedy =
                        "check that ibv_devinfo shows an active port and that the address given "
                        "with --bind is on it"},
@@ -59,6 +61,7 @@ constexpr std::array kTable = {
                    .sized_by_peers = false,
                    .delivery = Delivery::kAsked,
                    .inject_sized_messages = false,
+                   .lingers = false,
                    .remedy = "install a libfabric with its tcp provider (Debian: libfabric1)"},
     ProviderTraits{.family = "shm",
                    .names = kShmNames,
@@ -70,6 +73,7 @@ constexpr std::array kTable = {
                    .sized_by_peers = false,
                    .delivery = Delivery::kByKernel,
                    .inject_sized_messages = true,
+                   .lingers = true,
                    .remedy = "make /dev/shm available to this process"},
 };
 

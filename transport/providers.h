@@ -45,6 +45,9 @@ struct ProviderTraits {
   // Messages no longer than the provider's inject size. A longer one waits for the peer's answer,
   // and shm looks at answers in order: one that never comes would hold up those of everybody else.
   bool inject_sized_messages;
+  // Closing waits a moment for peers that have not answered our first contact: libfabric 1.17's shm
+  // crashes *them* when they look at a greeting whose sender has gone.
+  bool lingers;
   std::string_view remedy;  // what to do when it is not there
 };
 

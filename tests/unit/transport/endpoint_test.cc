@@ -184,7 +184,8 @@ TEST_CASE("a flood of messages from many threads arrives whole") {
   }
 }
 
-TEST_CASE("a wrong key ends in an error, in bounded time, and costs nobody else") {
+// shm copies by process_vm_writev, which knows no keys: there it is the address that is wrong.
+TEST_CASE("a wrong key or address ends in an error, in bounded time, and costs nobody else") {
   for (const std::string fabric : kFabrics) {
     CAPTURE(fabric);
     Node a(fabric), b(fabric), c(fabric);
@@ -192,9 +193,11 @@ TEST_CASE("a wrong key ends in an error, in bounded time, and costs nobody else"
     const RegisteredMemory here = memory(a, 4096), there = memory(b, 4096), third = memory(c, 4096);
     fill(there, 1);
     const std::vector<std::byte> before(there.bytes().begin(), there.bytes().end());
+    const RemoteRange wrong = fabric == "shm"
+                                  ? RemoteRange{4096, there.remote_key()}
+                                  : RemoteRange{there.remote_address(), there.remote_key() + 12345};
     const Outcome outcome =
-        a.write(to_b, {&here, 0, 4096}, {there.remote_address(), there.remote_key() + 12345},
-                MonotonicClock::now() + milliseconds(500));
+        a.write(to_b, {&here, 0, 4096}, wrong, MonotonicClock::now() + milliseconds(500));
     REQUIRE_FALSE(outcome.status.has_value());
     MESSAGE(outcome.status.error().message);
     CHECK(std::ranges::equal(there.bytes(), before));
@@ -255,42 +258,41 @@ TEST_CASE("timers run in their order, and not early") {
 }
 
 TEST_CASE("what is pending when an endpoint closes is cancelled, each once") {
-  for (const std::string fabric : kFabrics) {
-    CAPTURE(fabric);
-    constexpr int kCount = 50;
-    std::atomic<int> cancelled = 0, ended = 0, after = 0;
-    Node silent(fabric);
-    std::promise<void> block, blocked;
-    silent.endpoint->post([&] {  // its thread makes no progress now
-      blocked.set_value();
-      block.get_future().wait();
+  constexpr int kCount = 50;
+  std::atomic<int> cancelled = 0, ended = 0, after = 0;
+  bool timer_ran = false;
+  Node silent("tcp");
+  std::promise<void> block, blocked;
+  silent.endpoint->post([&] {  // its thread makes no progress now
+    blocked.set_value();
+    block.get_future().wait();
+  });
+  blocked.get_future().wait();
+  const RegisteredMemory there = memory(silent, 1 << 20);
+  RegisteredMemory here;
+  {
+    Node a("tcp");
+    const Peer peer = a.connect(silent);
+    here = memory(a, 1 << 20);
+    a.on_thread([&] {
+      for (int i = 0; i < kCount; ++i)
+        a.endpoint->read(peer, {&here, 0, 1 << 20}, {there.remote_address(), there.remote_key()},
+                         soon(), [&](Outcome outcome) {
+                           ++ended;
+                           cancelled +=
+                               !outcome.status && outcome.status.error().code == Code::kCancelled;
+                           // What a completion begins now is cancelled too.
+                           a.endpoint->send(peer, {}, soon(), [&](Outcome) { ++after; });
+                         });
+      a.endpoint->at(soon(), [&] { timer_ran = true; });
+      return 0;
     });
-    blocked.get_future().wait();
-    const RegisteredMemory there = memory(silent, 1 << 20);
-    RegisteredMemory here;
-    {
-      Node a(fabric);
-      const Peer peer = a.connect(silent);
-      here = memory(a, 1 << 20);
-      a.on_thread([&] {
-        for (int i = 0; i < kCount; ++i)
-          a.endpoint->read(peer, {&here, 0, 1 << 20}, {there.remote_address(), there.remote_key()},
-                           soon(), [&](Outcome outcome) {
-                             ++ended;
-                             cancelled +=
-                                 !outcome.status && outcome.status.error().code == Code::kCancelled;
-                             // What a completion begins now is cancelled too.
-                             a.endpoint->send(peer, {}, soon(), [&](Outcome) { ++after; });
-                           });
-        a.endpoint->at(soon(), [] { FAIL("a timer ran though its time had not come"); });
-        return 0;
-      });
-    }
-    CHECK(ended == kCount);
-    CHECK(after == kCount);
-    if (fabric == "tcp") CHECK(cancelled == kCount);
-    block.set_value();
   }
+  CHECK(ended == kCount);
+  CHECK(cancelled == kCount);
+  CHECK(after == kCount);
+  CHECK_FALSE(timer_ran);
+  block.set_value();
 }
 
 TEST_CASE("disconnecting fails what is pending to that peer alone") {

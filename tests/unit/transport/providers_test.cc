@@ -1,6 +1,7 @@
 // Choosing a fabric, the address to bind to, limits: what is refused, and how it is said.
 #include "transport/providers.h"
 
+#include <dlfcn.h>
 #include <doctest/doctest.h>
 #include <sys/resource.h>
 
@@ -62,7 +63,7 @@ TEST_CASE("the table: every family has names, a remedy, and the strict path runs
     CAPTURE(fabric);
     const auto domain = std::make_shared<Domain>(choose_provider({.fabric = fabric}));
     CHECK(domain->virtual_addresses);
-    CHECK(domain->provider_keys);
+    CHECK(domain->provider_keys == (std::string(fabric) == "tcp"));
     const auto region = value_or_throw(Region::make(domain, 4096));
     CHECK(region->remote_address(5) ==
           reinterpret_cast<std::uintptr_t>(region->bytes().data()) + 5);
@@ -94,7 +95,10 @@ TEST_CASE("opening a fabric leaves the program's signals alone") {
   CHECK((handler_of(SIGTERM) == static_cast<void (*)(int)>(ours)));
   std::signal(SIGTERM, before);
   take_back_signals();
-  CHECK((handler_of(SIGTERM) == SIG_DFL));
+  // Nobody else here takes this one, so what a fabric library did to it before main() is undone.
+  Dl_info where{};
+  if (dladdr(reinterpret_cast<void*>(handler_of(SIGBUS)), &where) != 0)
+    CHECK(std::string(where.dli_fname).find("infinipath") == std::string::npos);
 }
 
 TEST_CASE("timers leave the heap in order of time, and any can be taken out") {

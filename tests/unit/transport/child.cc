@@ -1,0 +1,120 @@
+#include "tests/unit/transport/child.h"
+
+#include <doctest/doctest.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+
+namespace leeway::transport::testing {
+namespace {
+
+constexpr char kRole[] = "LEEWAY_TRANSPORT_TEST_CHILD";  // "FD FABRIC stay|leave"
+
+void put(int fd, const void* data, std::size_t size) {
+  REQUIRE(::write(fd, data, size) == static_cast<ssize_t>(size));
+}
+void get(int fd, void* data, std::size_t size) {
+  std::size_t got = 0;
+  while (got < size) {
+    const ssize_t n = ::read(fd, static_cast<char*>(data) + got, size - got);
+    if (n <= 0) throw std::runtime_error("the child process ended early");
+    got += static_cast<std::size_t>(n);
+  }
+}
+void put_bytes(int fd, const std::vector<std::byte>& bytes) {
+  const std::uint64_t size = bytes.size();
+  put(fd, &size, sizeof size);
+  put(fd, bytes.data(), bytes.size());
+}
+std::vector<std::byte> get_bytes(int fd) {
+  std::uint64_t size = 0;
+  get(fd, &size, sizeof size);
+  std::vector<std::byte> bytes(size);
+  get(fd, bytes.data(), bytes.size());
+  return bytes;
+}
+
+}  // namespace
+
+Child::Child(const std::string& fabric, const Node& parent, bool leave_at_once) {
+  int pair[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0) throw std::runtime_error("socketpair");
+  pipe_ = pair[0];
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addclose(&actions, pair[0]);
+  const std::string role = std::string(kRole) + "=" + std::to_string(pair[1]) + " " + fabric + " " +
+                           (leave_at_once ? "leave" : "stay");
+  std::vector<char*> environment;
+  for (char** entry = environ; *entry != nullptr; ++entry) environment.push_back(*entry);
+  environment.push_back(const_cast<char*>(role.c_str()));
+  environment.push_back(nullptr);
+  const char* arguments[] = {"transport_test", "--no-skip", "--test-case=child", "--minimal",
+                             nullptr};
+  const int error = posix_spawn(&pid_, "/proc/self/exe", &actions, nullptr,
+                                const_cast<char**>(arguments), environment.data());
+  posix_spawn_file_actions_destroy(&actions);
+  close(pair[1]);
+  if (error != 0) throw std::runtime_error(std::strerror(error));
+  put_bytes(pipe_, parent.endpoint->info().address);
+  address_ = get_bytes(pipe_);
+  get(pipe_, &memory_, sizeof memory_);
+  get(pipe_, &key_, sizeof key_);
+}
+
+Child::~Child() {
+  close(pipe_);
+  if (pid_ > 0) wait();
+}
+
+void Child::signal(int number) const { ::kill(pid_, number); }
+
+void Child::kill() {
+  signal(SIGKILL);
+  wait();
+}
+
+int Child::wait() {
+  int status = 0;
+  waitpid(pid_, &status, 0);
+  pid_ = -1;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST_CASE("child" * doctest::skip()) {
+  const char* role = std::getenv(kRole);
+  if (role == nullptr) return;  // somebody ran every test
+  int fd = -1;
+  char fabric[16] = "", until[16] = "";
+  REQUIRE(std::sscanf(role, "%d %15s %15s", &fd, fabric, until) == 3);
+  const auto parent = get_bytes(fd);
+  const auto endpoint = Endpoint::open({.fabric = fabric});
+  const RegisteredMemory memory = value_or_throw(endpoint->allocate(kChildMemory));
+  fill(memory, 77);
+  Peer peer;
+  endpoint->start(
+      [&](std::span<const std::byte> message) { endpoint->send(peer, message, soon()); });
+  std::promise<void> greeted;
+  endpoint->post([&] {
+    peer = value_or_throw(endpoint->connect(parent));
+    endpoint->send(peer, std::as_bytes(std::span("hello", 5)), soon(),
+                   [&](Outcome) { greeted.set_value(); });
+  });
+  put_bytes(fd, endpoint->info().address);
+  const std::uint64_t where[] = {memory.remote_address(), memory.remote_key()};
+  put(fd, where, sizeof where);
+  if (std::string_view(until) == "leave") {
+    greeted.get_future().wait_for(std::chrono::milliseconds(300));
+    return;
+  }
+  char nothing = 0;
+  while (::read(fd, &nothing, 1) > 0) {
+  }
+}
+
+}  // namespace leeway::transport::testing

@@ -1,0 +1,42 @@
+// A second process with an endpoint: this test binary again, in the role of tests/unit/transport's
+// "child" test case.
+//
+// It opens an endpoint with some registered memory, says where, sends "hello" to the parent's
+// endpoint, answers each message with the same, and ends when its pipe is closed.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tests/unit/transport/fixture.h"
+
+namespace leeway::transport::testing {
+
+inline constexpr std::size_t kChildMemory = std::size_t{4} << 20;
+
+class Child {
+ public:
+  // `leave_at_once`: it exits, closing everything, as soon as its hello is on the way.
+  Child(const std::string& fabric, const Node& parent, bool leave_at_once = false);
+  ~Child();  // ends it gently when nobody killed it
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+
+  pid_t pid() const noexcept { return pid_; }
+  const std::vector<std::byte>& address() const noexcept { return address_; }
+  RemoteRange memory(std::size_t offset = 0) const { return {memory_ + offset, key_}; }
+  void signal(int number) const;
+  void kill();  // SIGKILL, and waits for the end
+  int wait();   // its exit status, -1 when a signal ended it
+
+ private:
+  pid_t pid_ = -1;
+  int pipe_ = -1;
+  std::vector<std::byte> address_;
+  std::uint64_t memory_ = 0, key_ = 0;
+};
+
+}  // namespace leeway::transport::testing
