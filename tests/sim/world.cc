@@ -12,9 +12,10 @@ namespace {
 
 constexpr std::uint64_t kJob = 77;
 constexpr std::uint64_t kElements = 8;
-constexpr std::uint64_t kNetwork = 40;  // longest delay of a message
-constexpr std::uint64_t kCompute = 30;  // longest time of a transfer or an update
-constexpr std::uint64_t kReport = 25;   // a server reports about so often
+constexpr std::uint64_t kNetwork = 40;    // longest delay of a message
+constexpr std::uint64_t kLateCopy = 200;  // a repeated message may be long on its way
+constexpr std::uint64_t kCompute = 30;    // longest time of a transfer or an update
+constexpr std::uint64_t kReport = 25;     // a server reports about so often
 constexpr std::uint64_t kDetection = 200;
 constexpr std::uint64_t kMostEvents = 400000;
 
@@ -98,9 +99,11 @@ void World::run() {
 // --- the network ---------------------------------------------------------------------------------
 
 void World::to_server(const Worker& from, std::size_t server, transport::Body body) {
-  const int copies = events_.chance(0.1) ? 2 : 1;
+  const auto* values = std::get_if<transport::Push>(&body);
+  const bool initial = values != nullptr && values->entries[0].initial;
+  const int copies = !initial && events_.chance(0.1) ? 2 : 1;
   for (int i = 0; i < copies; ++i)
-    events_.soon(kNetwork, [this, server, who = sender(from), body] {
+    events_.soon(i == 0 ? kNetwork : kLateCopy, [this, server, who = sender(from), body] {
       server::Consistency& core = *servers_[server].core;
       if (const auto* push = std::get_if<transport::Push>(&body))
         carry_out(server, core.push(who, *push, events_.now()));
@@ -140,6 +143,9 @@ void World::start_pull(Worker& worker) {
 }
 
 void World::start_push(Worker& worker) {
+  // Acknowledgements of initial values and of step 0 look alike.
+  if (!worker.weights || !worker.initial_pending.empty()) return;
+  worker.weights = false;
   worker.pushing = true;
   worker.abandon = events_.chance(0.1);
   worker.untaken.clear();
@@ -153,6 +159,7 @@ void World::start_push(Worker& worker) {
 }
 
 void World::push_to(Worker& worker, std::size_t server, bool initial) {
+  if (initial) worker.initial_pending.insert(server);
   for (PartitionId p : shard(server)) {
     if (!initial && !worker.untaken.contains(p.value())) continue;
     transport::Push push{.clock = Clock(worker.clock), .key = 1};
@@ -168,11 +175,11 @@ void World::push_to(Worker& worker, std::size_t server, bool initial) {
 
 void World::taken(Worker& worker, PartitionId partition, bool initial) {
   if (initial) {
-    // INITIAL goes out when both partitions of the server are taken; a model keeps count simply.
+    if (!worker.initial_taken.insert(partition.value()).second) return;
     const std::size_t server = partition.value() / 2;
-    if (worker.answered.contains(1000 + partition.value())) return;
-    worker.answered.insert(1000 + partition.value());
-    if (worker.answered.contains(1000 + server * 2) && worker.answered.contains(1001 + server * 2))
+    const auto partitions = shard(server);
+    if (std::ranges::all_of(
+            partitions, [&](PartitionId p) { return worker.initial_taken.contains(p.value()); }))
       to_server(worker, server, transport::Commit{.ending = transport::Ending::kInitial});
     return;
   }
@@ -223,15 +230,17 @@ void World::carry_out(std::size_t s, const server::Effects& effects) {
       });
     } else if (const auto* taken_now = std::get_if<server::SendTaken>(&effect)) {
       to_worker(taken_now->step.worker, [this, t = *taken_now](Worker& worker) {
-        const bool initial = !worker.initial_done;
-        if (initial && t.step.clock == Clock(0) && !worker.pushing)
+        if (!worker.initial_pending.empty())
           taken(worker, t.partition, true);
         else if (worker.pushing && t.step.clock == Clock(worker.clock))
           taken(worker, t.partition, false);
       });
     } else if (const auto* done = std::get_if<server::SendCommitted>(&effect)) {
       to_worker(done->step.worker, [this, s, c = *done](Worker& worker) {
-        if (c.ending == transport::Ending::kInitial) return;
+        if (c.ending == transport::Ending::kInitial) {
+          worker.initial_pending.erase(s);
+          return start_push(worker);
+        }
         std::uint64_t& confirmed = worker.confirmed[s];
         if (c.step.clock.value() + 1 <= confirmed) return;
         confirmed = c.step.clock.value() + 1;
@@ -324,6 +333,7 @@ void World::answer(std::size_t s, const server::AnswerPull& pull) {
     worker.answered.clear();
     worker.initial_done = true;
     events_.soon(kCompute, [this, &worker] {
+      worker.weights = true;
       if (worker.alive && !worker.pushing) start_push(worker);
     });
   });

@@ -49,6 +49,9 @@ class World {
     bool alive = true, crash_at_random = false, finished = false, initial_done = false;
     std::uint32_t request = 0;
     std::set<std::size_t> answered;                  // servers that answered the pull
+    std::set<std::uint32_t> initial_taken;           // partitions of its initial values
+    std::set<std::size_t> initial_pending;           // servers that have not confirmed these
+    bool weights = false;                            // of its next step are there
     std::set<std::uint32_t> untaken;                 // partitions of the step not taken yet
     std::map<std::size_t, std::uint64_t> confirmed;  // by server: steps that it confirmed
     bool pushing = false;
