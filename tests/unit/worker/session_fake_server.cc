@@ -1,0 +1,222 @@
+#include "tests/unit/worker/session_fake_server.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <span>
+#include <utility>
+#include <variant>
+
+#include "common/half.h"
+#include "kernels/cast.h"
+#include "tests/unit/worker/session_fake_scheduler.h"
+
+namespace leeway::worker::testing {
+
+using transport::Ending;
+
+namespace {
+
+TimePoint soon() { return MonotonicClock::now() + kDeadline; }
+
+}  // namespace
+
+FakeServer::FakeServer(std::uint32_t id, Dtype pull_dtype, bool initialized)
+    : id_(id),
+      pull_dtype_(pull_dtype),
+      endpoint_(transport::Endpoint::open({.fabric = "tcp"})),
+      initialized_(initialized) {
+  endpoint_->start([this](std::span<const std::byte> bytes) { on_message(bytes); });
+}
+
+FakeServer::~FakeServer() { endpoint_.reset(); }
+
+void FakeServer::on_thread(transport::Task task) {
+  endpoint_->post([this, task = std::move(task)] {
+    const std::lock_guard lock(mutex_);
+    task();
+    changed_.notify_all();
+  });
+}
+
+void FakeServer::meet(std::string address) {
+  on_thread([this, address = std::move(address)] {
+    auto peer = endpoint_->connect(std::as_bytes(std::span(address)));
+    if (!peer) return wrong(peer.error().message);
+    worker_ = *peer;
+  });
+}
+
+void FakeServer::withhold_pulls(bool withhold) {
+  on_thread([this, withhold] {
+    pulls_withheld_ = withhold;
+    answer_waiting();
+  });
+}
+
+void FakeServer::withhold_taken(bool withhold) {
+  on_thread([this, withhold] {
+    taken_withheld_ = withhold;
+    if (withhold) return;
+    for (const auto& taken : std::exchange(untold_, {})) reply(taken);
+  });
+}
+
+void FakeServer::lag(std::uint64_t clocks) {
+  on_thread([this, clocks] { lag_ = clocks; });
+}
+
+void FakeServer::refuse(std::string text) {
+  on_thread([this, text = std::move(text)] { refusal_ = text; });
+}
+
+void FakeServer::on_message(std::span<const std::byte> bytes) {
+  const std::lock_guard lock(mutex_);
+  auto message = transport::decode(bytes);
+  if (!message) return wrong(message.error().message);
+  if (message->sender.job != static_cast<std::uint64_t>(kJob)) return wrong("another job");
+  if (const auto* push = std::get_if<transport::Push>(&message->body)) {
+    for (const auto& entry : push->entries) read(*push, entry);
+  } else if (const auto* commit = std::get_if<transport::Commit>(&message->body)) {
+    end(*commit);
+  } else if (const auto* pull = std::get_if<transport::Pull>(&message->body)) {
+    ++pulls_seen_;
+    pulls_.push_back(*pull);
+    if (pull->total != pull->entries.size()) wrong("a pull in several messages");
+    answer_waiting();
+  } else {
+    wrong("a message that servers send");
+  }
+  changed_.notify_all();
+}
+
+void FakeServer::read(const transport::Push& push, const transport::Push::Entry& entry) {
+  auto memory = std::make_shared<transport::RegisteredMemory>(
+      value_or_throw(endpoint_->allocate(entry.bytes)));
+  endpoint_->read(*worker_, {memory.get(), 0, entry.bytes}, {entry.address, push.key}, soon(),
+                  [this, memory, push, entry](const transport::Outcome& outcome) {
+                    const std::lock_guard lock(mutex_);
+                    // It fails when a test's session ends in the middle of a step.
+                    if (outcome.status) take(push, entry, memory->bytes().first(entry.bytes));
+                    changed_.notify_all();
+                  });
+}
+
+void FakeServer::take(const transport::Push& push, const transport::Push::Entry& entry,
+                      std::span<const std::byte> payload) {
+  const Dtype dtype = entry.codec == transport::Codec::kF32 ? Dtype::kF32 : Dtype::kF16;
+  std::vector<float> values(payload.size() / size_of(dtype));
+  kernels::widen(payload.data(), dtype, values);
+  for (float& value : values) value /= entry.scale;
+  if (entry.initial) {
+    masters_[entry.partition] = values;
+  } else if (!staged_.emplace(entry.partition, std::move(values)).second) {
+    wrong("a partition twice in a step");
+  }
+  ++payloads_;
+  const transport::PushTaken taken{push.clock, {entry.partition}};
+  if (taken_withheld_) {
+    untold_.push_back(taken);
+  } else {
+    reply(taken);
+  }
+}
+
+void FakeServer::end(const transport::Commit& commit) {
+  if (refusal_) return reply(transport::Refused{Code::kRefused, *std::exchange(refusal_, {})});
+  endings_.push_back({commit, staged_.size()});
+  if (!untold_.empty()) wrong("an ending with payloads untaken");
+  if (commit.ending == Ending::kInitial) {
+    initialized_ = true;
+    for (const auto& [partition, values] : masters_) versions_[partition] = Version(1);
+  } else if (commit.ending == Ending::kCommit) {
+    for (const auto& [partition, gradient] : staged_) {
+      std::vector<float>& master = masters_[partition];
+      master.resize(gradient.size());
+      for (std::size_t i = 0; i < master.size(); ++i) master[i] -= gradient[i];
+      versions_[partition] = versions_[partition].next();
+    }
+  }
+  staged_.clear();
+  reply(transport::Committed{commit.clock, commit.ending});
+  answer_waiting();
+}
+
+void FakeServer::answer_waiting() {
+  if (!initialized_ || pulls_withheld_) return;
+  for (const transport::Pull& pull : std::exchange(pulls_, {})) answer(pull);
+}
+
+void FakeServer::answer(const transport::Pull& pull) {
+  struct Writing {
+    std::vector<transport::RegisteredMemory> memory;
+    std::size_t left = 0;
+    transport::Pulled pulled;
+  };
+  auto writing = std::make_shared<Writing>();
+  writing->pulled = {.clock = pull.clock,
+                     .request = pull.request,
+                     .slowest = Clock(pull.clock.value() - std::min(lag_, pull.clock.value()))};
+  std::vector<std::pair<std::size_t, std::uint64_t>> writes;  // bytes, address
+  for (const auto& entry : pull.entries) {
+    if (versions_[entry.partition] == entry.have) continue;
+    const std::vector<float>& master = masters_[entry.partition];
+    const std::size_t bytes = master.size() * size_of(pull_dtype_);
+    writing->memory.push_back(value_or_throw(endpoint_->allocate(bytes)));
+    kernels::convert(master, pull_dtype_, writing->memory.back().bytes().data());
+    writing->pulled.entries.push_back({entry.partition, versions_[entry.partition]});
+    writes.emplace_back(bytes, entry.address);
+  }
+  writing->pulled.total = static_cast<std::uint32_t>(writing->pulled.entries.size());
+  writing->left = writes.size();
+  if (writes.empty()) return reply(writing->pulled);
+  for (std::size_t i = 0; i < writes.size(); ++i)
+    endpoint_->write(*worker_, {&writing->memory[i], 0, writes[i].first},
+                     {writes[i].second, pull.key}, soon(),
+                     [this, writing](const transport::Outcome& outcome) {
+                       const std::lock_guard lock(mutex_);
+                       // A session that finished does not take its last weights.
+                       if (outcome.status && --writing->left == 0) reply(writing->pulled);
+                     });
+}
+
+void FakeServer::reply(const transport::Body& body) {
+  const transport::Sender self{static_cast<std::uint64_t>(kJob),
+                               Incarnation(static_cast<std::uint64_t>(kServerIncarnation)), id_};
+  endpoint_->send(*worker_, transport::encode(self, body), soon());
+}
+
+void FakeServer::wrong(std::string text) {
+  if (!error_) error_ = fmt::format("server.{}: {}", id_, text);
+}
+
+template <typename Ready>
+bool FakeServer::wait(Ready ready) const {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, kDeadline, ready);
+}
+
+bool FakeServer::has_endings(std::size_t count) const {
+  return wait([&] { return endings_.size() >= count; });
+}
+bool FakeServer::has_payloads(std::size_t count) const {
+  return wait([&] { return payloads_ >= count; });
+}
+bool FakeServer::has_pulls(std::size_t count) const {
+  return wait([&] { return pulls_seen_ >= count; });
+}
+
+std::vector<FakeServer::Ended> FakeServer::endings() const {
+  const std::lock_guard lock(mutex_);
+  return endings_;
+}
+std::map<PartitionId, std::vector<float>> FakeServer::masters() const {
+  const std::lock_guard lock(mutex_);
+  return masters_;
+}
+std::optional<std::string> FakeServer::error() const {
+  const std::lock_guard lock(mutex_);
+  return error_;
+}
+
+}  // namespace leeway::worker::testing

@@ -1,0 +1,83 @@
+// A server in this process: a real endpoint that reads pushes, keeps FP32 weights (w -= the step's
+// gradient), and answers pulls at once unless a test withholds them.
+//
+// Public methods from the test's thread; the rest on the endpoint's. Outlives the session.
+#pragma once
+
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/tensor.h"
+#include "transport/endpoint.h"
+#include "transport/messages.h"
+
+namespace leeway::worker::testing {
+
+class FakeServer {
+ public:
+  FakeServer(std::uint32_t id, Dtype pull_dtype, bool initialized);
+  ~FakeServer();
+
+  const transport::EndpointInfo& info() const { return endpoint_->info(); }
+  // The worker's address, which a real server learns from the view.
+  void meet(std::string address);
+
+  // What waits meanwhile is answered when a test lets it.
+  void withhold_pulls(bool withhold);
+  void withhold_taken(bool withhold);
+  void lag(std::uint64_t clocks);  // PULLED.slowest is so far behind from now on
+  void refuse(std::string text);   // the next ending
+
+  struct Ended {
+    transport::Commit commit;
+    std::size_t payloads = 0;  // taken before it since the ending before
+  };
+  // Each waits, with a deadline, until there are so many; false when that passed.
+  bool has_endings(std::size_t count) const;
+  bool has_payloads(std::size_t count) const;
+  bool has_pulls(std::size_t count) const;
+  std::vector<Ended> endings() const;
+  std::map<PartitionId, std::vector<float>> masters() const;
+  std::optional<std::string> error() const;  // what a right session never causes
+
+ private:
+  void on_message(std::span<const std::byte> bytes);
+  void read(const transport::Push& push, const transport::Push::Entry& entry);
+  void take(const transport::Push& push, const transport::Push::Entry& entry,
+            std::span<const std::byte> payload);
+  void end(const transport::Commit& commit);
+  void answer_waiting();
+  void answer(const transport::Pull& pull);
+  void reply(const transport::Body& body);
+  void wrong(std::string text);
+  template <typename Ready>
+  bool wait(Ready ready) const;
+  void on_thread(transport::Task task);
+
+  const std::uint32_t id_;
+  const Dtype pull_dtype_;
+  std::unique_ptr<transport::Endpoint> endpoint_;
+
+  mutable std::mutex mutex_;  // guards everything below
+  mutable std::condition_variable changed_;
+  std::optional<transport::Peer> worker_;
+  std::map<PartitionId, std::vector<float>> staged_;
+  std::map<PartitionId, Version> versions_;
+  std::vector<transport::Pull> pulls_;
+  std::vector<transport::PushTaken> untold_;
+  bool initialized_ = false;
+  bool pulls_withheld_ = false, taken_withheld_ = false;
+  std::uint64_t lag_ = 0;
+  std::optional<std::string> refusal_;
+  std::map<PartitionId, std::vector<float>> masters_;
+  std::vector<Ended> endings_;
+  std::size_t payloads_ = 0, pulls_seen_ = 0;
+  std::optional<std::string> error_;
+};
+
+}  // namespace leeway::worker::testing

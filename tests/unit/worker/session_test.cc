@@ -1,0 +1,440 @@
+// A session against servers and a scheduler in this process, over tcp.
+#include "worker/session.h"
+
+#include <doctest/doctest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <thread>
+
+#include "tests/unit/worker/session_fake_scheduler.h"
+#include "tests/unit/worker/session_fake_server.h"
+#include "worker/loss_scaler.h"
+#include "worker/session_impl.h"
+
+namespace leeway::worker {
+namespace {
+
+using testing::FakeScheduler;
+using testing::FakeServer;
+using transport::Ending;
+using Floats = std::vector<float>;
+
+// Two servers, one worker, two parameters: "a" has 6 elements in two partitions (0 on server 0, 1
+// on server 1), "b" has 3 in partition 2 on server 0; "none" has none.
+struct Job {
+  explicit Job(Dtype dtype = Dtype::kF32, bool restored = false)
+      : servers{{{0, dtype, restored}, {1, dtype, restored}}},
+        scheduler({servers[0].info(), servers[1].info()}) {
+    scheduler.settings = {{"pull_dtype", std::string(to_string(dtype))},
+                          {"loss_scale_initial", "8"},
+                          {"loss_scale_growth_interval", "100"},
+                          {"heartbeat_interval_ms", "20"},
+                          {"member_timeout_ms", "200"}};
+    scheduler.on_join = [this](const rpc::RegisterRequest& request) -> Status {
+      for (FakeServer& server : servers) server.meet(request.fabric.address);
+      return {};
+    };
+  }
+  ~Job() {
+    for (const FakeServer& server : servers) {
+      const auto error = server.error();
+      CHECK_MESSAGE(!error, *error);
+    }
+  }
+
+  std::unique_ptr<Session> join(SessionOptions options = {}) {
+    options.scheduler = "fake:1";
+    options.fabric = "tcp";
+    return join_with(options, scheduler.factory());
+  }
+  std::unique_ptr<Session> start(SessionOptions options = {}) {
+    auto session = join(std::move(options));
+    none = session->declare("none", {0, 4}, {});
+    b = session->declare("b", {3}, Floats{7, 8, 9});
+    a = session->declare("a", {2, 3}, Floats{1, 2, 3, 4, 5, 6});
+    session->start();
+    return session;
+  }
+  // A step with this gradient in every element.
+  StepResult step(Session& session, float gradient, double loss = 1) {
+    begin_and_push(session, gradient);
+    return session.commit({.samples = 32, .loss = loss, .epoch = 0.5});
+  }
+  // A step whose weights for the next one do not come.
+  void last_step_served(Session& session) {
+    begin_and_push(session, 1);
+    for (FakeServer& server : servers) server.withhold_pulls(true);
+    session.commit({});
+  }
+  void begin_and_push(Session& session, float gradient) {
+    REQUIRE(session.begin_step());
+    const auto scale = static_cast<float>(session.loss_scale());
+    session.push(a, Floats(6, gradient * scale));
+    session.push(b, Floats(3, gradient * scale));
+  }
+
+  std::array<FakeServer, 2> servers;
+  FakeScheduler scheduler;
+  Parameter a, b, none;
+};
+
+Floats floats(std::span<const std::byte> bytes) {
+  Floats values(bytes.size() / sizeof(float));
+  std::memcpy(values.data(), bytes.data(), bytes.size());
+  return values;
+}
+
+// The text of the SessionError that `call` throws.
+template <typename Call>
+std::string error_of(Call call) {
+  try {
+    call();
+  } catch (const SessionError& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+bool contains(const std::string& text, std::string_view part) {
+  const bool found = text.find(part) != std::string::npos;
+  if (!found) MESSAGE(text);
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("a job of three steps: initial values, weights, counts, and a good end") {
+  Job job;
+  auto session = job.start();
+  REQUIRE(session->begin_step());
+  CHECK(floats(session->weights(job.a)) == Floats{1, 2, 3, 4, 5, 6});
+  CHECK(floats(session->weights(job.b)) == Floats{7, 8, 9});
+  CHECK(session->weights(job.none).empty());
+  session->push(job.none, {});
+  session->push(job.b, Floats(3, 8 * 0.5f));
+  session->push(job.a, Floats(6, 8 * 0.5f));
+  const StepResult result = session->commit({.samples = 32, .loss = 2});
+  CHECK(!result.skipped);
+  CHECK(result.loss_scale == 8);
+  job.servers[0].lag(1);
+  job.step(*session, 0.25f);
+  job.step(*session, 0.25f, 0.125);
+  CHECK(session->clock() == Clock(3));
+  session->pull_final();
+  CHECK(floats(session->weights(job.a)) == Floats{0, 1, 2, 3, 4, 5});
+  session->note_loading(1.5);
+  session->finish({{"accuracy", 0.75}});
+
+  const auto report = job.scheduler.finished();
+  REQUIRE(report);
+  CHECK(report->clock == 3);
+  CHECK(report->samples == 96);
+  CHECK(report->loss == 0.125);
+  CHECK(report->epoch == 0.5);
+  CHECK(report->skipped_steps == 0);
+  CHECK(report->metrics.at("accuracy") == 0.75);
+  CHECK(report->seconds_loading == 1.5);
+  CHECK(report->bytes_pushed == 9 * 4 + 3 * 9 * 2);
+  CHECK(report->bytes_pulled >= 3 * 9 * 4);
+  // The bound is 0 and the fake servers lag by one: counted as what it is.
+  CHECK(report->staleness_histogram.at(0) >= 1);
+  CHECK(report->staleness_violations >= 1);
+  CHECK(!job.scheduler.fault_so_far());
+  const auto endings = job.servers[1].endings();
+  REQUIRE(endings.size() == 4);
+  CHECK(endings[0].commit.ending == Ending::kInitial);
+  for (std::size_t i = 1; i < 4; ++i) {
+    CHECK(endings[i].commit.clock == Clock(i - 1));
+    CHECK(endings[i].payloads == 1);
+    CHECK(endings[i].commit.samples == 32);
+  }
+}
+
+TEST_CASE("weights come in the job's pull dtype") {
+  Job job(Dtype::kF16);
+  auto session = job.start();
+  CHECK(session->weights_dtype() == Dtype::kF16);
+  REQUIRE(session->begin_step());
+  const auto bytes = session->weights(job.b);
+  REQUIRE(bytes.size() == 6);
+  Half first;
+  std::memcpy(&first, bytes.data(), sizeof(first));
+  CHECK(to_float(first) == 7);
+  session->finish({});
+}
+
+TEST_CASE("with accumulation the mean of the pushes travels") {
+  Job job;
+  auto session = job.start({.accumulate_steps = 2});
+  REQUIRE(session->begin_step());
+  for (float gradient : {8.0f, 24.0f}) {
+    session->push(job.a, Floats(6, gradient));
+    session->push(job.b, Floats(3, gradient));
+  }
+  session->commit({.samples = 64});
+  session->finish({});
+  CHECK(job.servers[0].masters().at(PartitionId(2)) == Floats{5, 6, 7});
+}
+
+TEST_CASE("N4: one infinity anywhere skips the whole step on every server, counted once") {
+  Job job;
+  auto session = job.start();
+  job.step(*session, 1);
+  REQUIRE(session->begin_step());
+  Floats gradient(6, 8);
+  gradient[5] = std::numeric_limits<float>::infinity();
+  session->push(job.b, Floats(3, 8));
+  session->push(job.a, gradient);
+  const StepResult result = session->commit({.samples = 32});
+  CHECK(result.skipped);
+  CHECK(result.loss_scale == 4);
+  job.step(*session, 1);
+  session->finish({});
+  CHECK(job.scheduler.finished()->skipped_steps == 1);
+  CHECK(job.scheduler.finished()->loss_scale == 4);
+  for (FakeServer& server : job.servers) {
+    const auto endings = server.endings();
+    REQUIRE(endings.size() == 4);
+    CHECK(endings[1].commit.ending == Ending::kCommit);
+    CHECK(endings[2].commit.ending == Ending::kAbandon);
+    CHECK(endings[3].commit.ending == Ending::kCommit);
+    CHECK(endings[3].payloads == (&server == &job.servers[0] ? 2 : 1));
+  }
+  CHECK(job.servers[0].masters().at(PartitionId(2)) == Floats{5, 6, 7});
+  CHECK(job.servers[1].masters().at(PartitionId(1)) == Floats{3, 4});
+}
+
+TEST_CASE("N4: --inject nonfinite skips its step alone") {
+  Job job;
+  auto session = job.start({.inject = "nonfinite:worker=0,at_step=1;nonfinite:worker=1,at_step=0"});
+  CHECK(!job.step(*session, 1).skipped);
+  CHECK(job.step(*session, 1).skipped);
+  CHECK(!job.step(*session, 1).skipped);
+  session->finish({});
+}
+
+TEST_CASE("N2: not finite from step 0 stops at the minimum scale, masters as at the start") {
+  Job job;
+  auto session = job.start();
+  std::string error;
+  for (int step = 0; step < 10 && error.empty(); ++step) {
+    REQUIRE(session->begin_step());
+    session->push(job.b, Floats(3, std::numeric_limits<float>::quiet_NaN()));
+    session->push(job.a, Floats(6, 1));
+    if (step < 3) {
+      CHECK(session->commit({}).skipped);
+    } else {
+      error = error_of([&] { session->commit({}); });
+    }
+  }
+  CHECK(contains(error, "worker.0: step 3: the loss scale is at its minimum"));
+  CHECK(contains(*job.scheduler.fault(), "the loss scale is at its minimum"));
+  session.reset();
+  CHECK(job.servers[0].masters().at(PartitionId(0)) == Floats{1, 2, 3, 4});
+  CHECK(job.servers[0].masters().at(PartitionId(2)) == Floats{7, 8, 9});
+}
+
+TEST_CASE("a resumed worker goes on at its clock with its scale") {
+  Job job(Dtype::kF32, true);
+  LossScaler scaler({.initial = 64});
+  const auto state = scaler.save();
+  job.scheduler.progress.emplace();
+  job.scheduler.progress->clock = 41;
+  job.scheduler.progress->state.assign(reinterpret_cast<const char*>(state.data()), state.size());
+  auto session = job.start();
+  CHECK(session->clock() == Clock(41));
+  CHECK(session->loss_scale() == 64);
+  job.step(*session, 1);
+  session->finish({});
+  REQUIRE(job.servers[0].endings().size() == 1);  // no initial values
+  CHECK(job.servers[0].endings()[0].commit.clock == Clock(41));
+}
+
+TEST_CASE("COMMIT waits for the servers to take everything, and commit() does not") {
+  Job job;
+  auto session = job.start();
+  REQUIRE(session->begin_step());
+  job.servers[1].withhold_taken(true);
+  session->push(job.a, Floats(6, 8));
+  session->push(job.b, Floats(3, 8));
+  session->commit({});
+  REQUIRE(job.servers[1].has_payloads(2));
+  CHECK(job.servers[0].endings().size() == 1);
+  job.servers[1].withhold_taken(false);
+  CHECK(job.servers[0].has_endings(2));
+  session->finish({});
+}
+
+TEST_CASE("STOPPING ends begin_step() that waits for weights") {
+  Job job;
+  auto session = job.start();
+  job.step(*session, 1);
+  job.last_step_served(*session);
+  std::jthread stop([&job] {
+    job.servers[1].has_pulls(3);
+    job.scheduler.set_phase(rpc::Phase::STOPPING, "asked to");
+  });
+  CHECK(!session->begin_step());
+  session->finish({});
+  CHECK(job.scheduler.finished()->clock == 2);
+  CHECK(job.scheduler.finished()->seconds_waiting > 0);
+}
+
+TEST_CASE("FAILED ends a wait with the scheduler's reason, and is not told back") {
+  Job job;
+  auto session = job.start();
+  job.last_step_served(*session);
+  job.scheduler.set_phase(rpc::Phase::FAILED, "server.1 was killed");
+  CHECK(error_of([&] { session->begin_step(); }) ==
+        "worker.0: the job failed: server.1 was killed");
+  session.reset();
+  CHECK(!job.scheduler.fault_so_far());
+}
+
+TEST_CASE("a dead server is named") {
+  Job job;
+  auto session = job.start();
+  job.last_step_served(*session);
+  job.scheduler.lose_server(1);
+  CHECK(contains(error_of([&] { session->begin_step(); }), "server.1 is dead"));
+  CHECK(contains(*job.scheduler.fault(), "server.1 is dead"));
+}
+
+TEST_CASE("a server's refusal ends the session with its words") {
+  Job job;
+  auto session = job.start();
+  job.begin_and_push(*session, 1);
+  job.servers[1].refuse("out of patience");
+  session->commit({});
+  CHECK(contains(error_of([&] { session->begin_step(); }),
+                 "server.1 refused a message of this worker: out of patience"));
+}
+
+TEST_CASE("a silent scheduler is named after member_timeout_ms; one that refuses, at once") {
+  for (Code code : {Code::kUnavailable, Code::kRefused}) {
+    Job job;
+    auto session = job.start();
+    job.last_step_served(*session);
+    job.scheduler.stop_answering({code, "no route"});
+    const std::string error = error_of([&] { session->begin_step(); });
+    CHECK(contains(error, code == Code::kUnavailable ? "the scheduler at fake:1 has not answered"
+                                                     : "no longer takes this worker"));
+    CHECK(contains(error, "no route"));
+  }
+}
+
+TEST_CASE("a session that leaves before finish() tells the scheduler") {
+  Job job;
+  job.start().reset();
+  CHECK(job.scheduler.fault() == "left before finish()");
+}
+
+TEST_CASE("M8: joining retries while the scheduler is unavailable, for a while, and no refusal") {
+  Job job;
+  int calls = 0;
+  const auto met = job.scheduler.on_join;
+  job.scheduler.on_join = [&](const rpc::RegisterRequest& request) -> Status {
+    if (++calls < 3) return fail(Code::kUnavailable, "connection refused");
+    return met(request);
+  };
+  job.join().reset();
+  CHECK(calls == 3);
+
+  calls = 0;
+  job.scheduler.on_join = [&](const rpc::RegisterRequest&) -> Status {
+    ++calls;
+    return fail(Code::kRefused, "the token is of another job");
+  };
+  CHECK(error_of([&] { job.join(); }) ==
+        "worker.0: cannot join the job of the scheduler at fake:1: the token is of another job");
+  CHECK(calls == 1);
+
+  job.scheduler.on_join = [&](const rpc::RegisterRequest&) -> Status {
+    return fail(Code::kUnavailable, "connection refused");
+  };
+  CHECK(contains(error_of([&] { job.join({.join_timeout = milliseconds(120)}); }),
+                 "connection refused"));
+}
+
+TEST_CASE("the program's mistakes are named") {
+  const auto in_step = [](auto mistake) {
+    Job job;
+    auto session = job.start();
+    REQUIRE(session->begin_step());
+    const std::string error = error_of([&] { mistake(job, *session); });
+    CHECK(job.scheduler.fault() == error.substr(std::strlen("worker.0: ")));
+    return error;
+  };
+  CHECK(contains(in_step([](Job& job, Session& session) {
+                   session.push(job.a, Floats(6));
+                   session.commit({});
+                 }),
+                 "commit() of step 0: parameter b was pushed 0 of 1 times"));
+  CHECK(contains(in_step([](Job& job, Session& session) {
+                   session.push(job.a, Floats(6));
+                   session.push(job.a, Floats(6));
+                 }),
+                 "parameter a was pushed 2 times in step 0: accumulate_steps is 1"));
+  CHECK(contains(in_step([](Job& job, Session& session) { session.push(job.a, Floats(5)); }),
+                 "parameter a has 6 elements, the gradient pushed has 5"));
+  CHECK(contains(in_step([](Job&, Session& session) { session.begin_step(); }),
+                 "commit() step 0 first"));
+  CHECK(contains(in_step([](Job& job, Session& session) {
+                   session.push(job.a, Floats(6));
+                   session.finish({});
+                 }),
+                 "finish() was called inside step 0"));
+}
+
+TEST_CASE("C3: a declaration that cannot be is refused by the parameter's name") {
+  const auto declared = [](auto declare) {
+    Job job;
+    auto session = job.join();
+    return error_of([&] { declare(*session); });
+  };
+  CHECK(contains(declared([](Session& session) {
+                   session.declare("w", {2}, Floats(2));
+                   session.declare("w", {2}, Floats(2));
+                 }),
+                 "parameter w is declared twice"));
+  CHECK(contains(declared([](Session& session) {
+                   session.declare("w", {2, 2}, Floats(3));
+                 }),
+                 "parameter w has 4 elements by its shape (2, 2) and 3 initial values"));
+  CHECK(contains(declared([](Session& session) { session.declare("w", {-1}, {}); }),
+                 "parameter w has the shape (-1,)"));
+  CHECK(contains(declared([](Session& session) { session.start(); }), "no parameter was declared"));
+}
+
+TEST_CASE("F2: a missing variable is one line that says what to do") {
+  for (const char* name : {"LEEWAY_SCHEDULER", "LEEWAY_TOKEN", "RANK", "WORLD_SIZE"}) {
+    for (const char* other : {"LEEWAY_SCHEDULER", "LEEWAY_TOKEN", "RANK", "WORLD_SIZE"})
+      setenv(other, "1", 1);
+    unsetenv(name);
+    CHECK(error_of([] { Session::from_environment(); }) ==
+          std::string(name) + " is not set: start this program with leeway-run -- PROGRAM");
+  }
+  setenv("RANK", "one", 1);
+  setenv("WORLD_SIZE", "1", 1);
+  CHECK(contains(error_of([] { Session::from_environment(); }), "RANK = one is no number"));
+}
+
+TEST_CASE("--inject slow makes a step take its factor") {
+  Job job;
+  auto session = job.start({.inject = "slow:worker=0,factor=3"});
+  REQUIRE(session->begin_step());
+  const TimePoint began = MonotonicClock::now();
+  session->push(job.a, Floats(6));
+  session->push(job.b, Floats(3));
+  const double before = seconds_between(began, MonotonicClock::now());
+  session->commit({});
+  CHECK(seconds_between(began, MonotonicClock::now()) >= 3 * before);
+  session->finish({});
+}
+
+}  // namespace leeway::worker
