@@ -167,9 +167,10 @@ class Attempt {
     for (auto& [pid, child] : children_) drain(child);
     // Only now: starting members adds children.
     if (address_.empty() || poller_) return;
-    context_.terminal.line(fmt::format("scheduler at {}, {} servers, {} workers; logs in {}",
-                                       address_, context_.plan.run.servers,
-                                       context_.plan.run.workers, context_.log_dir));
+    context_.terminal.line(fmt::format("scheduler at {}, {}, {}; logs in {}", address_,
+                                       counted(context_.plan.run.servers, "server"),
+                                       counted(context_.plan.run.workers, "worker"),
+                                       context_.log_dir));
     write_job_file();
     const auto effects = core_.scheduler_listens(MonotonicClock::now());
     // Forking comes before the first thread of ours.

@@ -108,8 +108,9 @@ class Run {
     if (result.ok) summary_.reason.clear();
     if (result.interrupted)
       summary_.reason = interrupted_reason(checkpoint_before, summary_.last_checkpoint);
-    terminal_.line(fmt::format("{} with {} servers and {} workers:", result.ok ? "done" : "ended",
-                               plan_.run.servers, plan_.run.workers));
+    terminal_.line(fmt::format("{} with {} and {}:", result.ok ? "done" : "ended",
+                               counted(plan_.run.servers, "server"),
+                               counted(plan_.run.workers, "worker")));
     for (const std::string& line : end_lines(summary_, plan_.run.checkpoint_dir, context_.log_dir))
       terminal_.line(line);
     if (result.interrupted) {

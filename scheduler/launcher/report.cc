@@ -36,6 +36,10 @@ std::string row(std::string_view name, const std::string& value) {
 
 }  // namespace
 
+std::string counted(std::uint32_t count, const char* noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
 std::vector<std::string> start_lines(const JobSnapshot& snapshot) {
   std::vector<std::string> lines;
   for (const auto* list : {&snapshot.servers, &snapshot.workers})

@@ -11,6 +11,9 @@
 
 namespace leeway::launcher {
 
+// "1 server", "3 servers".
+std::string counted(std::uint32_t count, const char* noun);
+
 // One line a member: provider, device, address, process.
 std::vector<std::string> start_lines(const JobSnapshot& snapshot);
 

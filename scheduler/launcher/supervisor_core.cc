@@ -224,7 +224,7 @@ Effects SupervisorCore::status(TimePoint now, const JobSnapshot& snapshot) {
       bool restartable = false;
       for (const Suspect& one : suspects_) restartable |= one.restartable;
       if (who == "scheduler" && !suspects_.empty()) who = to_string(suspects_.front().member);
-      failure_from_scheduler_ = !restartable;
+      failure_from_scheduler_ = suspects_.empty();
       fail(std::move(who), reason, suspects_.empty() ? now : suspects_.front().at, restartable);
       suspects_.clear();
       if (!terminate_at_) terminate_at_ = now + kFailurePatience;
@@ -395,7 +395,8 @@ std::optional<Member> SupervisorCore::first_live(Role role) const {
 
 std::string SupervisorCore::names_of_live() const {
   std::string names;
-  for (const Member& member : live_) names += (names.empty() ? "" : ", ") + to_string(member);
+  for (const Member& member : live_)
+    if (member.role != Role::kScheduler) names += (names.empty() ? "" : ", ") + to_string(member);
   return names;
 }
 

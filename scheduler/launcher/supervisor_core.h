@@ -97,7 +97,7 @@ class SupervisorCore {
   void close_if_alone(TimePoint now, Effects& effects);
   void signal_all(int signal, Effects& effects) const;
   void begin_killing(TimePoint now, milliseconds patience, Effects& effects);
-  std::string names_of_live() const;
+  std::string names_of_live() const;  // without the scheduler
   std::optional<Member> first_live(Role role) const;
   TimePoint alone_deadline() const;  // of a scheduler that is left alone
 
