@@ -1,8 +1,8 @@
 // What a loader reads: numbered samples, each a row of features and a label. Implement it for other
 // data; Fashion-MNIST is in worker/data/fashion_mnist.h.
 //
-// read() is called from several loader threads at once; the rest from anywhere. Lives longer than the
-// loaders that use it.
+// read() is called from several loader threads at once; the rest from anywhere. Lives longer than
+// the loaders that use it.
 #pragma once
 
 #include <cstdint>

@@ -49,16 +49,15 @@ Result<FashionMnist> FashionMnist::open(const std::filesystem::path& directory, 
     return fail(Code::kDataLoss, fmt::format("{}: {}", (directory / file).string(), what));
   };
   if (images->dimensions[0] != labels->dimensions[0])
-    return damaged(labels_name, fmt::format("{} labels for the {} images of {}",
-                                            labels->dimensions[0], images->dimensions[0],
-                                            images_name));
+    return damaged(labels_name,
+                   fmt::format("{} labels for the {} images of {}", labels->dimensions[0],
+                               images->dimensions[0], images_name));
   const std::uint64_t features = std::uint64_t{images->dimensions[1]} * images->dimensions[2];
   if (images->elements.empty()) return damaged(images_name, "it holds no images");
   const auto wrong = std::ranges::find_if(labels->elements, [](std::uint8_t l) { return l > 9; });
   if (wrong != labels->elements.end())
-    return damaged(labels_name,
-                   fmt::format("label {} of sample {} is not in 0..9", *wrong,
-                               wrong - labels->elements.begin()));
+    return damaged(labels_name, fmt::format("label {} of sample {} is not in 0..9", *wrong,
+                                            wrong - labels->elements.begin()));
   return FashionMnist(std::move(images->elements), std::move(labels->elements), features);
 }
 

@@ -1,9 +1,9 @@
 // Fashion-MNIST (Xiao, Rasul, Vollgraf 2017): 60,000 training and 10,000 test images of 28 x 28
-// grey values in 10 classes, as the Debian package dataset-fashion-mnist installs it. MNIST and other
-// sets in the same four files are read too.
+// grey values in 10 classes, as the Debian package dataset-fashion-mnist installs it. MNIST and
+// other sets in the same four files are read too.
 //
-// The bytes stay as they are in memory; read() normalises them to FP16, (x / 255 - mean) / deviation
-// with the training set's mean 0.2860 and deviation 0.3530, on the thread that calls it.
+// The bytes stay as they are in memory; read() normalises them to FP16, (x / 255 - mean) /
+// deviation with the training set's mean 0.2860 and deviation 0.3530, on the thread that calls it.
 #pragma once
 
 #include <array>

@@ -6,8 +6,8 @@
 //   u32  dimension[n]    big-endian
 //   u8   elements        row-major, exactly as many as the dimensions say, nothing after them
 //
-// A file may lie: memory is taken as bytes arrive, never on the word of a header. Every error is one
-// line that begins with the file's name. Called from any thread.
+// A file may lie: memory is taken as bytes arrive, never on the word of a header. Every error is
+// one line that begins with the file's name. Called from any thread.
 #pragma once
 
 #include <cstdint>

@@ -6,7 +6,7 @@
 //     ...
 //   }
 //
-// next() is called from one thread, the program's. `loader` threads fill the slots of a ring, step c
+// Called from one thread, the program's. `loader` threads fill the slots of a ring, step c
 // into slot c % ahead; they wait when the ring is full, so memory is `ahead` batches, whatever the
 // program does. Which thread fills a slot changes nothing: a batch depends on its step alone.
 // The destructor stops the threads and waits for them (at most for one batch to be read).
@@ -18,6 +18,7 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "common/half.h"
@@ -53,8 +54,8 @@ class Loader {
   // data set comes with the step that it belongs to, and again on every later call.
   Result<const Batch*> next();
 
-  // How long next() has waited, all calls together: what slow reading cost the program.
-  double seconds_waited() const noexcept { return seconds_waited_; }
+  // How long next() has waited since the last take: what slow reading cost the program.
+  double take_seconds_waited() noexcept { return std::exchange(seconds_waited_, 0.0); }
 
  private:
   struct Slot {
@@ -70,11 +71,11 @@ class Loader {
 
   std::mutex mutex_;
   std::condition_variable_any changed_;
-  std::uint64_t next_to_fill_;   // guarded by mutex_
-  std::uint64_t next_to_take_;   // guarded by mutex_; slots of steps before it are free
-  bool holding_ = false;         // the program's: it has the batch before next_to_hand_
-  std::uint64_t next_to_hand_;   // the program's
-  double seconds_waited_ = 0;    // the program's
+  std::uint64_t next_to_fill_;  // guarded by mutex_
+  std::uint64_t next_to_take_;  // guarded by mutex_; slots of steps before it are free
+  bool holding_ = false;        // the program's: it has the batch before next_to_hand_
+  std::uint64_t next_to_hand_;  // the program's
+  double seconds_waited_ = 0;   // the program's
 
   std::vector<std::jthread> threads_;  // last: they use all of the above
 };

@@ -11,15 +11,15 @@ namespace leeway::worker::data {
 
 Sampler::Sampler(const Options& options) : options_(options) {
   if (options.world_size == 0 || options.rank >= options.world_size)
-    throw ConfigError(fmt::format("rank {} of {} workers: ranks count from 0", options.rank,
-                                  options.world_size));
+    throw ConfigError(
+        fmt::format("rank {} of {} workers: ranks count from 0", options.rank, options.world_size));
   // Divisions, because batch * world_size may be beyond 64 bits.
   if (options.batch > 0) steps_per_epoch_ = options.samples / options.batch / options.world_size;
   if (steps_per_epoch_ == 0)
-    throw ConfigError(fmt::format("a data set of {} samples has no step of {} workers with {} "
-                                  "samples each; use a batch between 1 and {}",
-                                  options.samples, options.world_size, options.batch,
-                                  options.samples / options.world_size));
+    throw ConfigError(fmt::format(
+        "a data set of {} samples has no step of {} workers with {} "
+        "samples each; use a batch between 1 and {}",
+        options.samples, options.world_size, options.batch, options.samples / options.world_size));
 }
 
 std::uint64_t Sampler::dropped_per_epoch() const noexcept {

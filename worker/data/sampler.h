@@ -4,7 +4,8 @@
 //
 //   epoch e is a permutation of all samples: Fisher-Yates from the last element down, with
 //   Random(derive_seed(seed, e)) (worker/random.h): for i = n-1 .. 1: swap(p[i], p[below(i + 1)]).
-//   Step c of it takes batch * world_size samples in a row; rank r's part is the r-th run of `batch`.
+//   Step c of it takes batch * world_size samples in a row; rank r's part is the r-th run of
+//   `batch`.
 //
 // Every worker makes the same number of steps: the incomplete rest of an epoch is dropped (another
 // one each time, since each epoch has its own permutation).
@@ -24,9 +25,9 @@ namespace leeway::worker::data {
 class Sampler {
  public:
   struct Options {
-    std::uint64_t samples = 0;     // of the data set
-    std::uint64_t batch = 0;       // samples of one worker's step
-    std::uint32_t rank = 0;        // < world_size
+    std::uint64_t samples = 0;  // of the data set
+    std::uint64_t batch = 0;    // samples of one worker's step
+    std::uint32_t rank = 0;     // < world_size
     std::uint32_t world_size = 1;
     std::uint64_t seed = 1;
   };

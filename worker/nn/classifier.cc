@@ -52,8 +52,7 @@ Score Classifier::evaluate(const data::Dataset& dataset) {
   for (std::uint64_t first = 0; first < samples; first += most) {
     const std::uint64_t count = std::min(most, samples - first);
     std::iota(indices.begin(), indices.end(), first);
-    value_or_throw(
-        dataset.read(std::span(indices).first(count), features.data(), labels.data()));
+    value_or_throw(dataset.read(std::span(indices).first(count), features.data(), labels.data()));
     const auto rows = static_cast<std::int64_t>(count);
     loss_.measure(rows, model_.forward(rows, on_device(rows, features.data())), labels.data());
     const auto totals = loss_.take();

@@ -1,6 +1,6 @@
 // One parameter where the model computes: its weights as FP16 and its gradient as FP32, both in the
-// backend's memory. On a backend whose memory is the host's, neither is copied: weights that travel as
-// FP16 are used where the session has them.
+// backend's memory. On a backend whose memory is the host's, neither is copied: weights that travel
+// as FP16 are used where the session has them.
 //
 // Called from the program's thread; the backend outlives it. Between declare() and load() there are
 // no weights.
@@ -41,9 +41,9 @@ class DeviceParameter {
   std::size_t elements_;
   ParameterIndex index_ = 0;
 
-  const Half* weights_ = nullptr;  // in the session, half_, or device_weights_
-  std::vector<Half> half_;         // converted weights, where they do not travel as FP16
-  std::vector<float> widened_;     // on the way from bf16 to FP16
+  const Half* weights_ = nullptr;   // in the session, half_, or device_weights_
+  std::vector<Half> half_;          // converted weights, where they do not travel as FP16
+  std::vector<float> widened_;      // on the way from bf16 to FP16
   kernels::Buffer device_weights_;  // empty when the device's memory is the host's
 
   kernels::Buffer gradient_;

@@ -1,5 +1,5 @@
-// First weights: functions of (seed, tensor name) alone, so that neither the order of declaration nor
-// the number of workers changes them.
+// First weights: functions of (seed, tensor name) alone, so that neither the order of declaration
+// nor the number of workers changes them.
 #pragma once
 
 #include <cstdint>

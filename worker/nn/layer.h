@@ -7,8 +7,8 @@
 //
 // The two halves of backward are apart because a loss gives dz of the last layer directly.
 //
-// Called from the program's thread. Matrices that a call returns are in the backend's memory, belong
-// to the layer, and are valid until the same call is made again.
+// Called from the program's thread. Matrices that a call returns are in the backend's memory,
+// belong to the layer, and are valid until the same call is made again.
 #pragma once
 
 #include <cstdint>

@@ -36,7 +36,7 @@ class Linear final : public Layer {
   DeviceParameter weight_;
   DeviceParameter bias_;
 
-  const Half* input_ = nullptr;    // of the last forward()
+  const Half* input_ = nullptr;     // of the last forward()
   std::int64_t reserved_rows_ = 0;  // what the buffers below have room for
   kernels::Buffer z_;
   kernels::Buffer output_;

@@ -1,5 +1,6 @@
-// All that a model needs to know of whoever keeps its weights: a job (worker/nn/session_parameters.h)
-// or a plain loop in one process. Called from one thread, the program's.
+// All that a model needs to know of whoever keeps its weights: a job
+// (worker/nn/session_parameters.h) or a plain loop in one process. Called from one thread, the
+// program's.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +25,8 @@ class Parameters {
   virtual Dtype weights_dtype() const noexcept = 0;
 };
 
-// Takes a finished gradient, FP32, flat, on the host; the span is the model's again when it returns.
+// Takes a finished gradient, FP32, flat, on the host; the span is the model's again when it
+// returns.
 using GradientSink = std::function<void(ParameterIndex parameter, std::span<const float> gradient)>;
 
 }  // namespace leeway::worker::nn

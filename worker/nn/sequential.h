@@ -1,4 +1,5 @@
-// Layers one after another. Called from the program's thread; the backend of its layers outlives it.
+// Layers one after another. Called from the program's thread; the backend of its layers outlives
+// it.
 #pragma once
 
 #include <memory>
@@ -32,8 +33,8 @@ class Sequential {
   std::vector<std::unique_ptr<Layer>> layers_;
 };
 
-// A perceptron with layers sizes[0] x sizes[1], sizes[1] x sizes[2], ..., ReLU between them and none
-// after the last; they are called hidden1, hidden2, ..., output.
+// A perceptron with layers sizes[0] x sizes[1], sizes[1] x sizes[2], ..., ReLU between them and
+// none after the last; they are called hidden1, hidden2, ..., output.
 Sequential multilayer_perceptron(kernels::Backend& backend, const std::vector<std::int64_t>& sizes);
 
 }  // namespace leeway::worker::nn

@@ -1,7 +1,7 @@
 // The loss of a classifier: the mean over samples of -ln(softmax(logits)[label]).
 //
-// Called from the program's thread; the backend outlives it. Loss and hits add up on the device until
-// take() fetches them.
+// Called from the program's thread; the backend outlives it. Loss and hits add up on the device
+// until take() fetches them.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,7 @@ class SoftmaxCrossEntropy {
   const std::int64_t classes_;
   kernels::Buffer sums_;
   std::int64_t reserved_rows_ = 0;
-  kernels::Buffer labels_;   // empty when the device's memory is the host's
+  kernels::Buffer labels_;  // empty when the device's memory is the host's
   kernels::Buffer dlogits_;
 };
 

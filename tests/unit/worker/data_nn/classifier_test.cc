@@ -79,7 +79,8 @@ double reference_loss(const std::vector<std::vector<double>>& weights,
     for (std::size_t layer = 0; layer + 1 < sizes.size(); ++layer) {
       std::vector<double> z = weights[2 * layer + 1];
       for (std::size_t i = 0; i < a.size(); ++i)
-        for (std::size_t j = 0; j < z.size(); ++j) z[j] += a[i] * weights[2 * layer][i * z.size() + j];
+        for (std::size_t j = 0; j < z.size(); ++j)
+          z[j] += a[i] * weights[2 * layer][i * z.size() + j];
       if (layer + 2 < sizes.size())
         for (double& value : z) value = std::max(value, 0.0);
       a = std::move(z);
@@ -125,8 +126,8 @@ TEST_CASE("gradients are the slopes of the loss, taken numerically in FP64") {
   const Score score = rig.train(samples, {.loss_scale = scale});
 
   auto weights = published_weights(rig.parameters, 6);
-  CHECK(score.loss == doctest::Approx(reference_loss(weights, sizes, samples))
-                          .epsilon(4 * kHalfEpsilon));
+  CHECK(score.loss ==
+        doctest::Approx(reference_loss(weights, sizes, samples)).epsilon(4 * kHalfEpsilon));
   const double step = 1e-5;
   for (std::size_t p = 0; p < weights.size(); ++p) {
     std::vector<float> slopes;

@@ -29,8 +29,8 @@ bool contains(const std::string& text, const std::string& part) {
 }  // namespace
 
 TEST_CASE("Fashion-MNIST is read and normalised") {
-  const auto set = value_or_throw(FashionMnist::open(kFashionMnistDirectory,
-                                                     FashionMnist::Part::kTest));
+  const auto set =
+      value_or_throw(FashionMnist::open(kFashionMnistDirectory, FashionMnist::Part::kTest));
   REQUIRE(set.samples() == 10'000);
   REQUIRE(set.features() == 784);
   std::vector<std::uint64_t> all(set.samples());
@@ -56,8 +56,7 @@ TEST_CASE("a data set in plain files, in the order asked for") {
   const TemporaryDirectory directory;
   directory.write("train-images-idx3-ubyte", idx_bytes({3, 1, 2}, {0, 255, 1, 2, 255, 0}));
   directory.write("train-labels-idx1-ubyte", idx_bytes({3}, {7, 8, 9}));
-  const auto set =
-      value_or_throw(FashionMnist::open(directory.path(), FashionMnist::Part::kTrain));
+  const auto set = value_or_throw(FashionMnist::open(directory.path(), FashionMnist::Part::kTrain));
   std::vector<Half> features(4);
   std::vector<std::int32_t> labels(2);
   REQUIRE(set.read(std::vector<std::uint64_t>{2, 0}, features.data(), labels.data()));

@@ -44,10 +44,10 @@ TEST_CASE("D4: plain and gzipped IDX files hold the same, whatever they are call
   Bytes members = gzip_bytes({plain.begin(), plain.begin() + 9});  // two gzip members are one file
   const Bytes rest = gzip_bytes({plain.begin() + 9, plain.end()});
   members.insert(members.end(), rest.begin(), rest.end());
-  for (const auto& path : {directory.write("a", plain), directory.write("b.gz", plain),
-                           directory.write("c", gzip_bytes(plain)),
-                           directory.write("d.gz", gzip_bytes(plain)),
-                           directory.write("e.gz", members)}) {
+  for (const auto& path :
+       {directory.write("a", plain), directory.write("b.gz", plain),
+        directory.write("c", gzip_bytes(plain)), directory.write("d.gz", gzip_bytes(plain)),
+        directory.write("e.gz", members)}) {
     CAPTURE(path);
     const auto array = read_idx(path, 3);
     REQUIRE(array);
@@ -61,9 +61,9 @@ TEST_CASE("D4: an IDX file cut short anywhere is refused, plain and gzipped") {
   for (std::size_t length = 0; length < plain.size(); ++length) {
     CAPTURE(length);
     // Up to 16 bytes the header is cut; below 24 the file cannot hold the elements it promises.
-    CHECK(contains(error_of({plain.begin(), plain.begin() + static_cast<long>(length)}),
-                   length >= 16 && length < 24 ? "more than a file of its size can hold"
-                                               : "cut short"));
+    CHECK(contains(
+        error_of({plain.begin(), plain.begin() + static_cast<long>(length)}),
+        length >= 16 && length < 24 ? "more than a file of its size can hold" : "cut short"));
   }
   const Bytes packed = gzip_bytes(plain);
   for (std::size_t length = 0; length < packed.size(); ++length) {

@@ -15,9 +15,9 @@ LocalTrainingResult local_training(const data::Dataset& training, const data::Da
   const JobSettings& settings = options.settings;
   const auto backend = kernels::open_cpu_backend();
   const std::int64_t width = options.width;
-  nn::Classifier model(*backend, nn::multilayer_perceptron(
-                                     *backend, {static_cast<std::int64_t>(training.features()),
-                                                width, width, training.classes()}));
+  nn::Classifier model(
+      *backend, nn::multilayer_perceptron(*backend, {static_cast<std::int64_t>(training.features()),
+                                                     width, width, training.classes()}));
   LocalParameters parameters(settings);
   parameters.remember(options.delay);
   parameters.look_back(options.delay);
@@ -34,12 +34,11 @@ LocalTrainingResult local_training(const data::Dataset& training, const data::Da
   result.steps = options.epochs * sampler.steps_per_epoch();
   data::Loader loader(training, sampler, {.first_step = 0, .end_step = result.steps});
 
-  std::vector<LossScaler> scalers(options.workers,
-                                  LossScaler({.initial = settings.loss_scale_initial,
-                                              .min = settings.loss_scale_min,
-                                              .max = settings.loss_scale_max,
-                                              .growth_interval =
-                                                  settings.loss_scale_growth_interval}));
+  std::vector<LossScaler> scalers(
+      options.workers, LossScaler({.initial = settings.loss_scale_initial,
+                                   .min = settings.loss_scale_min,
+                                   .max = settings.loss_scale_max,
+                                   .growth_interval = settings.loss_scale_growth_interval}));
   std::vector<LocalStep> steps(options.workers);
   for (std::uint64_t c = 0; c < result.steps; ++c) {
     const data::Batch& batch = *value_or_throw(loader.next());

@@ -1,10 +1,10 @@
 // A job without a job: W workers' steps computed one after another in this process, with the model,
 // the sampler, the casts and the updates that a real job uses.
 //
-// With update = per_clock and delay 0 the result is, bit by bit on the CPU back end, that of a job at
-// staleness 0 with `update = per_clock` and fashion_mnist's flags, whatever its number of servers:
-// ModelDigest over `tensors` equals leeway-ckpt's. With per_push or a delay it foretells how a job
-// with stale weights trains.
+// With update = per_clock and delay 0 the result is, bit by bit on the CPU back end, that of a job
+// at staleness 0 with `update = per_clock` and fashion_mnist's flags, whatever its number of
+// servers: ModelDigest over `tensors` equals leeway-ckpt's. With per_push or a delay it foretells
+// how a job with stale weights trains.
 #pragma once
 
 #include <cstdint>

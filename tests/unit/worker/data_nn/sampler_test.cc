@@ -42,8 +42,7 @@ TEST_CASE("a slice depends on seed, epoch, step, rank and world size alone") {
   Sampler forwards(options), backwards(options);
   std::vector<std::vector<std::uint64_t>> slices;
   for (std::uint64_t step = 0; step < 120; ++step) slices.push_back(copy(forwards.slice(step)));
-  for (std::uint64_t step = 120; step-- > 0;)
-    CHECK(copy(backwards.slice(step)) == slices[step]);
+  for (std::uint64_t step = 120; step-- > 0;) CHECK(copy(backwards.slice(step)) == slices[step]);
 
   Sampler other_seed({.samples = 999, .batch = 10, .rank = 1, .world_size = 2, .seed = 4});
   CHECK(copy(other_seed.slice(0)) != slices[0]);
@@ -69,8 +68,8 @@ TEST_CASE("every permutation is as likely as another") {
                                                     {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
   Sampler sampler({.samples = 3, .batch = 3, .rank = 0, .world_size = 1, .seed = 11});
   for (std::uint64_t epoch = 0; epoch < 6000; ++epoch)
-    ++count[static_cast<std::size_t>(
-        std::ranges::find(all, copy(sampler.slice(epoch))) - all.begin())];
+    ++count[static_cast<std::size_t>(std::ranges::find(all, copy(sampler.slice(epoch))) -
+                                     all.begin())];
   for (int c : count) CHECK(std::abs(c - 1000) < 120);  // four standard deviations
 }
 

@@ -1,6 +1,6 @@
-// The CPU backend behind the manners of a device with memory of its own, as CUDA's has: on_host() is
-// false, and "device" pointers carry an offset, so that using one as the host's, or the host's in a
-// kernel, is a crash.
+// The CPU backend behind the manners of a device with memory of its own, as CUDA's has: on_host()
+// is false, and "device" pointers carry an offset, so that using one as the host's, or the host's
+// in a kernel, is a crash.
 #pragma once
 
 #include <memory>
@@ -28,9 +28,7 @@ class SeparateMemory final : public kernels::Backend {
   void download(void* host, const void* device, std::size_t bytes) override {
     cpu_->download(host, here(device), bytes);
   }
-  void fill_zero(void* device, std::size_t bytes) override {
-    cpu_->fill_zero(here(device), bytes);
-  }
+  void fill_zero(void* device, std::size_t bytes) override { cpu_->fill_zero(here(device), bytes); }
   void synchronize() override { cpu_->synchronize(); }
 
   void gemm(kernels::Transpose ta, kernels::Transpose tb, std::int64_t m, std::int64_t n,
