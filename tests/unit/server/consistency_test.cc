@@ -1,0 +1,356 @@
+#include "server/consistency.h"
+
+#include <algorithm>
+#include <map>
+
+#include "tests/unit/server/core_fixture.h"
+
+namespace leeway::server {
+
+using transport::Ending;
+
+TEST_CASE("C1: with one worker and no staleness every pull holds every step") {
+  CoreFixture s({});
+  s.pull(0, 0, 1);
+  CHECK(s.answers.size() == 1);
+  for (std::uint64_t clock = 0; clock < 5; ++clock) {
+    s.step(0, clock);
+    s.pull(0, clock + 1, static_cast<std::uint32_t>(clock) + 2);
+    REQUIRE(s.updates.size() == clock + 1);
+    CHECK(s.updates.back().weight == 1.0f);
+    CHECK(s.answers.size() == clock + 1);  // not before the update is done
+    s.finish_update();
+    CHECK(s.answers.size() == clock + 2);
+    CHECK(s.answers.back().slowest == Clock(clock + 1));
+  }
+  CHECK(s.refusals.empty());
+}
+
+TEST_CASE("a step is read when admitted, taken when read, and applied when committed") {
+  CoreFixture s({});
+  s.push(0, 0, 1);
+  REQUIRE(s.reads.size() == 1);
+  CHECK(s.reads[0].partition == 1);
+  CHECK(s.reads[0].bytes == 8);
+  CHECK(s.taken.empty());
+  s.finish_reads();
+  CHECK(s.taken.size() == 1);
+  s.push(0, 0, 0);
+  s.finish_reads();
+  CHECK(s.updates.empty());
+  s.end(0, 0);
+  CHECK(s.committed.size() == 1);
+  REQUIRE(s.updates.size() == 1);
+  CHECK(s.updates[0].contributions[0].scales == std::vector<float>{4, 4});
+}
+
+TEST_CASE("the gate holds to the bound, per push") {
+  CoreFixture s({.staleness = Bound{2}, .workers = 2});
+  for (std::uint64_t clock = 0; clock < 3; ++clock) {
+    s.pull(0, clock, static_cast<std::uint32_t>(clock) + 1, 2);
+    CHECK(s.answers.size() == clock + 1);
+    s.step(0, clock);
+    s.finish_update();
+  }
+  s.pull(0, 3, 4, 2);  // two ahead at most, and worker 1 has done nothing
+  CHECK(s.answers.size() == 3);
+  CHECK(s.core->waiting(TimePoint())[0].find("worker.1 (applied 0 of 1") != std::string::npos);
+  s.step(1, 0);
+  s.finish_update();
+  REQUIRE(s.answers.size() == 4);
+  CHECK(s.answers[3].slowest == Clock(1));
+  SUBCASE("a tighter bound may be asked for, a looser one is refused") {
+    s.pull(1, 1, 1, 0);
+    CHECK(s.answers.size() == 5);
+    s.pull(0, 3, 5, 3);
+    CHECK(s.refusals.size() == 1);
+  }
+}
+
+TEST_CASE("per clock: sums are in worker order whatever came first, and averaged") {
+  const std::vector<std::uint32_t> orders[] = {{0, 1, 2}, {2, 1, 0}, {1, 2, 0}};
+  for (const auto& order : orders) {
+    CoreFixture s({.per_clock = true, .workers = 3});
+    for (const std::uint32_t worker : order) {
+      CHECK(s.updates.empty());
+      s.step(worker, 0);
+    }
+    REQUIRE(s.updates.size() == 1);
+    REQUIRE(s.updates[0].contributions.size() == 3);
+    for (std::uint32_t w = 0; w < 3; ++w)
+      CHECK(s.updates[0].contributions[w].step.worker == WorkerId(w));
+    CHECK(s.updates[0].weight == 1.0f / 3);
+  }
+}
+
+TEST_CASE("N4: an abandoned step counts as one step and changes nothing") {
+  for (const bool per_clock : {false, true}) {
+    CoreFixture s({.per_clock = per_clock});
+    s.push(0, 0, 0);  // the second partition never comes: the worker saw the infinity
+    s.finish_reads();
+    s.end(0, 0, Ending::kAbandon);
+    CHECK(s.updates.empty());
+    s.pull(0, 1, 1);
+    REQUIRE(s.answers.size() == 1);
+    CHECK(s.answers[0].slowest == Clock(1));
+    s.end(0, 0, Ending::kAbandon);  // again
+    CHECK(s.core->applied().at(WorkerId(0)) == Clock(1));
+    CHECK(s.committed.size() == 2);
+  }
+}
+
+TEST_CASE("what comes twice is answered twice and counts once") {
+  CoreFixture s({});
+  s.push(0, 0, 0);
+  s.push(0, 0, 0);  // while it is read
+  CHECK(s.reads.size() == 1);
+  s.finish_reads();
+  s.push(0, 0, 0);  // after it was taken
+  CHECK(s.reads.empty());
+  CHECK(s.taken.size() == 2);
+  s.push(0, 0, 1);
+  s.finish_reads();
+  s.end(0, 0);
+  s.end(0, 0);
+  s.push(0, 0, 1);  // after the step
+  CHECK(s.committed.size() == 2);
+  CHECK(s.taken.size() == 4);
+  CHECK(s.updates.size() == 1);
+  s.finish_update();
+  s.pull(0, 1, 1);
+  s.pull(0, 1, 1);
+  CHECK(s.answers.size() == 1);
+  CHECK(s.repeated.size() == 1);
+}
+
+TEST_CASE("what does not belong here is refused by name and changes nothing") {
+  CoreFixture s({.workers = 2});
+  const auto refused = [&](const transport::Sender& sender, const transport::Push& push) {
+    const std::size_t before = s.refusals.size();
+    s.take(s.core->push(sender, push, TimePoint()));
+    return s.refusals.size() == before + 1 && s.reads.empty();
+  };
+  const transport::Push good = s.make_push(0, 0);
+  CHECK(refused({8, Incarnation(1), 0}, good));   // M8: another job
+  CHECK(refused({7, Incarnation(99), 0}, good));  // a stale process
+  CHECK(refused({7, Incarnation(1), 5}, good));   // nobody
+  SUBCASE("unknown partition") {
+    transport::Push bad = good;
+    bad.entries[0].partition = PartitionId(77);
+    CHECK(refused(s.sender(0), bad));
+  }
+  SUBCASE("wrong size") {
+    transport::Push bad = good;
+    bad.entries[0].bytes = 6;
+    CHECK(refused(s.sender(0), bad));
+  }
+  SUBCASE("scale that is no number") {
+    transport::Push bad = good;
+    bad.entries[0].scale = 0;
+    CHECK(refused(s.sender(0), bad));
+  }
+  SUBCASE("a step that cannot be yet") { CHECK(refused(s.sender(0), s.make_push(1, 0))); }
+  SUBCASE("a commit without the gradients") {
+    s.end(0, 0);
+    CHECK(s.refusals.size() == 4);
+    CHECK(s.committed.empty());
+  }
+  // Whoever broke the protocol is not listened to again; the others are.
+  CHECK(refused(s.sender(0), good));
+  s.step(1, 0);
+  CHECK(s.updates.size() == 1);
+}
+
+TEST_CASE("C2: nobody gets weights before the initial values, and then everybody the same") {
+  CoreFixture s({.workers = 2, .initialized = false});
+  s.view({{WorkerPhase::kLive, 0}, {WorkerPhase::kLive, 0}});
+  s.pull(1, 0, 1);
+  CHECK(s.answers.empty());
+  for (std::uint32_t p = 0; p < 2; ++p)
+    s.take(s.core->push(s.sender(0), s.make_push(0, p, true), TimePoint()));
+  s.finish_reads();
+  CHECK(s.published == 0);
+  s.end(0, 0, Ending::kInitial);
+  CHECK(s.published == 1);
+  CHECK(s.answers.empty());
+  s.take(s.core->initial_published());
+  CHECK(s.answers.size() == 1);
+  CHECK(s.committed.size() == 1);
+  CHECK(s.core->applied().at(WorkerId(0)) == Clock(0));  // it is no step
+}
+
+TEST_CASE("another worker gives the initial values when the first dies in the middle") {
+  CoreFixture s({.workers = 2, .initialized = false});
+  s.view({{WorkerPhase::kLive, 0}, {WorkerPhase::kLive, 0}});
+  s.take(s.core->push(s.sender(0), s.make_push(0, 0, true), TimePoint()));
+  REQUIRE(s.reads.size() == 1);
+  // Worker 1's come before its turn: they wait, and also for the read that is still on its way.
+  for (std::uint32_t p = 0; p < 2; ++p)
+    s.take(s.core->push(s.sender(1), s.make_push(0, p, true), TimePoint()));
+  CHECK(s.reads.size() == 1);
+  const std::vector<WorkerNews> news{{WorkerId(0), Incarnation(1), WorkerPhase::kDead, Clock(0)},
+                                     {WorkerId(1), Incarnation(2), WorkerPhase::kLive, Clock(0)}};
+  s.take(s.core->view(news, WorkerId(1)));
+  CHECK(s.reads.size() == 1);
+  s.finish_reads(false);
+  CHECK(s.reads.size() == 2);
+  s.finish_reads();
+  s.end(1, 0, Ending::kInitial);
+  CHECK(s.published == 1);
+}
+
+TEST_CASE("with as few slabs as allowed, fast workers wait and nobody is locked out") {
+  CoreFixture s({.per_clock = true, .staleness = Bound{3}, .workers = 2, .slabs = 2});
+  s.step(0, 0);
+  s.push(0, 1, 0);  // one slab is left, and worker 1 has not come with step 0
+  CHECK(s.reads.empty());
+  CHECK(s.core->waiting(TimePoint::max()).size() == 1);
+  s.step(1, 0);
+  REQUIRE(s.updates.size() == 1);
+  s.finish_update();
+  CHECK(s.reads.size() == 1);  // now step 1 of worker 0
+}
+
+TEST_CASE("hold and cut: the snapshot is at the named clocks, wherever the server was") {
+  CoreFixture s({.staleness = Bound{4}, .workers = 2});
+  s.step(0, 0);
+  s.finish_update();
+  s.step(0, 1);
+  s.take(s.core->hold("a"));
+  CHECK(s.core->held().empty());  // an update runs
+  s.finish_update();
+  CHECK(s.core->held() == "a");
+  s.step(0, 2);
+  s.step(1, 0);
+  CHECK(s.updates.size() == 2);  // none starts while it holds
+  CHECK(s.core->applied().at(WorkerId(0)) == Clock(2));
+  // Another server has step 0 of worker 1 already, and not more of worker 0.
+  s.take(s.core->cut("a", {{WorkerId(0), Clock(2)}, {WorkerId(1), Clock(1)}}));
+  REQUIRE(s.updates.size() == 3);
+  CHECK(s.updates.back().contributions[0].step.worker == WorkerId(1));
+  CHECK(s.snapshots.empty());
+  s.finish_update();
+  REQUIRE(s.snapshots.size() == 1);
+  CHECK(s.snapshots[0].workers.at(WorkerId(0)).clock == Clock(2));
+  CHECK(s.snapshots[0].workers.at(WorkerId(1)).clock == Clock(1));
+  CHECK(s.updates.size() == 4);  // and training goes on
+}
+
+TEST_CASE("a checkpoint that is given up lets updates go on") {
+  CoreFixture s({});
+  s.take(s.core->hold("a"));
+  s.step(0, 0);
+  CHECK(s.updates.empty());
+  s.take(s.core->release());
+  CHECK(s.updates.size() == 1);
+}
+
+TEST_CASE("M9: a worker that dies at any point of a step leaves all of it or nothing, everywhere") {
+  // The step's messages in order, for three servers: pushes, then commits. It dies after `n` of
+  // them.
+  for (const bool per_clock : {false, true})
+    for (const Ending ending : {Ending::kCommit, Ending::kAbandon})
+      for (int n = 0; n <= 9; ++n) {
+        CAPTURE(per_clock);
+        CAPTURE(n);
+        std::vector<CoreFixture> servers;
+        for (int i = 0; i < 3; ++i)
+          servers.emplace_back(
+              CoreOptions{.per_clock = per_clock, .staleness = Bound{1}, .workers = 2});
+        int left = n;
+        for (std::uint32_t p = 0; p < 2; ++p)
+          for (CoreFixture& s : servers)
+            if (left-- > 0) s.push(0, 0, p);
+        for (CoreFixture& s : servers) s.finish_reads();
+        for (CoreFixture& s : servers)
+          if (left-- > 0) s.end(0, 0, ending);
+        std::uint64_t final_clock = 0;
+        for (CoreFixture& s : servers) {
+          s.view({{WorkerPhase::kResolving, 0}, {WorkerPhase::kLive, 0}});
+          final_clock = std::max(final_clock, s.core->resolving().at(WorkerId(0)).value());
+        }
+        CHECK(final_clock == (n >= 7 && ending == Ending::kCommit ? 1 : 0));
+        for (CoreFixture& s : servers) {
+          s.view({{WorkerPhase::kDead, final_clock}, {WorkerPhase::kLive, 0}});
+          s.step(1, 0);
+          std::size_t counted = 0;
+          for (std::size_t i = 0; i < s.updates.size(); ++i) {
+            counted += static_cast<std::size_t>(
+                std::ranges::count(s.updates[i].contributions, WorkerId(0),
+                                   [](const Contribution& c) { return c.step.worker; }));
+            s.finish_update();
+          }
+          CHECK(counted == final_clock);
+          CHECK(s.core->applied().at(WorkerId(0)) == Clock(final_clock));
+          CHECK(s.core->applied().at(WorkerId(1)) == Clock(1));
+          CHECK(s.faults.empty());
+          CHECK(s.disconnected.size() == 1);
+          // The living one goes on, with every slab there is.
+          s.pull(1, 1, 1, 1);
+          CHECK(s.answers.size() == 1);
+          s.push(0, 1, 0);
+          CHECK(s.refusals.size() == 1);
+        }
+      }
+}
+
+TEST_CASE("a slab whose transfer still runs is used again only when it ended") {
+  CoreFixture s({.workers = 2, .slabs = 1});
+  s.push(0, 0, 0);
+  s.push(1, 0, 0);
+  REQUIRE(s.reads.size() == 1);
+  s.view({{WorkerPhase::kDead, 0}, {WorkerPhase::kLive, 0}});
+  CHECK(s.reads.size() == 1);
+  SUBCASE("and given back") {
+    s.finish_reads(false);
+    CHECK(s.reads.size() == 1);
+    CHECK(s.faults.empty());
+  }
+  SUBCASE("and never when the provider keeps it") {
+    s.take(s.core->read_done(s.reads[0], false, false, "timed out"));
+    CHECK(s.reads.size() == 1);
+    CHECK(s.faults.size() == 1);  // it was the only one
+  }
+}
+
+TEST_CASE("a failed transfer bars its worker and hinders nobody else") {
+  CoreFixture s({.staleness = Bound{Bound::kInfinite}, .workers = 2});
+  s.push(0, 0, 0);
+  s.finish_reads(false);
+  CHECK(s.refusals.size() == 1);
+  s.end(0, 0);
+  CHECK(s.refusals.size() == 2);
+  s.step(1, 0);
+  s.finish_update();
+  s.pull(1, 1, 1, transport::kUnboundedStaleness);
+  CHECK(s.answers.size() == 1);
+}
+
+TEST_CASE("N6: partitions without elements and shards without partitions take steps too") {
+  for (const std::vector<std::uint64_t>& elements :
+       {std::vector<std::uint64_t>{}, std::vector<std::uint64_t>{0}}) {
+    CoreFixture s({.elements = elements});
+    s.end(0, 0);
+    s.pull(0, 1, 1);
+    CHECK(s.answers.size() == 1);
+    CHECK(s.committed.size() == 1);
+    CHECK(s.refusals.empty());
+  }
+}
+
+TEST_CASE("a worker that finished is not waited for") {
+  for (const bool per_clock : {false, true}) {
+    CoreFixture s({.per_clock = per_clock, .workers = 2});
+    s.step(0, 0);
+    s.step(1, 0);
+    for (std::size_t i = 0; i < s.updates.size(); ++i) s.finish_update();
+    s.view({{WorkerPhase::kFinished, 1}, {WorkerPhase::kLive, 0}});
+    s.step(1, 1);
+    s.finish_update();
+    s.pull(1, 2, 1);
+    CHECK(s.answers.size() == 1);
+    CHECK(s.updates.back().weight == 1.0f);
+  }
+}
+
+}  // namespace leeway::server

@@ -1,0 +1,127 @@
+// Servers without I/O for tests of the consistency core: what goes in as one call, what comes out
+// sorted by kind. Payloads arrive when the test says so.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/consistency.h"
+
+namespace leeway::server {
+
+struct CoreOptions {
+  bool per_clock = false;
+  Bound staleness{0};
+  std::uint32_t workers = 1;
+  std::uint32_t slabs = 4;
+  bool initialized = true;
+  std::vector<std::uint64_t> elements{4, 4};
+};
+
+class CoreFixture {
+ public:
+  explicit CoreFixture(const CoreOptions& options) : options_(options) {
+    CoreConfig config{.job = 7,
+                      .per_clock = options.per_clock,
+                      .staleness = options.staleness,
+                      .slabs = options.slabs,
+                      .initialized = options.initialized};
+    for (std::uint32_t p = 0; p < options.elements.size(); ++p)
+      config.partitions.push_back({PartitionId(p), options.elements[p]});
+    for (std::uint32_t w = 0; w < options.workers; ++w)
+      config.workers[WorkerId(w)] = {Incarnation(w + 1), Clock(0), {}};
+    core = std::make_unique<Consistency>(std::move(config));
+  }
+
+  static transport::Sender sender(std::uint32_t worker) {
+    return {7, Incarnation(worker + 1), worker};
+  }
+  transport::Push make_push(std::uint64_t clock, std::uint32_t partition,
+                            bool initial = false) const {
+    transport::Push push{.clock = Clock(clock), .key = 9};
+    push.entries = {{.partition = PartitionId(partition),
+                     .scale = 4,
+                     .address = 100,
+                     .bytes = options_.elements[partition] * (initial ? 4 : 2),
+                     .codec = initial ? transport::Codec::kF32 : transport::Codec::kF16,
+                     .initial = initial}};
+    return push;
+  }
+
+  void push(std::uint32_t worker, std::uint64_t clock, std::uint32_t partition) {
+    take(core->push(sender(worker), make_push(clock, partition), TimePoint()));
+  }
+  void end(std::uint32_t worker, std::uint64_t clock,
+           transport::Ending ending = transport::Ending::kCommit) {
+    take(core->end_step(sender(worker), {.clock = Clock(clock), .ending = ending}));
+  }
+  void pull(std::uint32_t worker, std::uint64_t clock, std::uint32_t request,
+            std::uint32_t staleness = 0) {
+    transport::Pull pull{.clock = Clock(clock),
+                         .request = request,
+                         .staleness = staleness,
+                         .total = static_cast<std::uint32_t>(options_.elements.size())};
+    for (std::uint32_t p = 0; p < options_.elements.size(); ++p)
+      pull.entries.push_back({PartitionId(p), Version(0), 5});
+    take(core->pull(sender(worker), pull, TimePoint()));
+  }
+  void view(std::vector<std::pair<WorkerPhase, std::uint64_t>> phases) {
+    std::vector<WorkerNews> news;
+    for (std::uint32_t w = 0; w < phases.size(); ++w)
+      news.push_back({WorkerId(w), Incarnation(w + 1), phases[w].first, Clock(phases[w].second)});
+    take(core->view(news, WorkerId(0)));
+  }
+
+  void finish_reads(bool ok = true) {
+    for (const ReadPayload& read : std::exchange(reads, {}))
+      take(core->read_done(read, ok, true, "gone"));
+  }
+  void finish_update() {
+    REQUIRE(!updates.empty());
+    take(core->apply_done());
+  }
+  // A whole step up to its ending.
+  void step(std::uint32_t worker, std::uint64_t clock,
+            transport::Ending ending = transport::Ending::kCommit) {
+    for (std::uint32_t p = 0; p < options_.elements.size(); ++p) push(worker, clock, p);
+    finish_reads();
+    end(worker, clock, ending);
+  }
+
+  void take(const Effects& effects) {
+    for (const Effect& effect : effects) {
+      if (const auto* x = std::get_if<ReadPayload>(&effect)) reads.push_back(*x);
+      if (const auto* x = std::get_if<SendTaken>(&effect)) taken.push_back(*x);
+      if (const auto* x = std::get_if<SendCommitted>(&effect)) committed.push_back(*x);
+      if (const auto* x = std::get_if<Apply>(&effect)) updates.push_back(*x);
+      if (const auto* x = std::get_if<AnswerPull>(&effect)) answers.push_back(*x);
+      if (const auto* x = std::get_if<RepeatAnswer>(&effect)) repeated.push_back(*x);
+      if (const auto* x = std::get_if<Refuse>(&effect)) refusals.push_back(x->text);
+      if (const auto* x = std::get_if<Disconnect>(&effect)) disconnected.push_back(x->worker);
+      if (const auto* x = std::get_if<TakeSnapshot>(&effect)) snapshots.push_back(*x);
+      if (const auto* x = std::get_if<Fault>(&effect)) faults.push_back(x->reason);
+      if (std::holds_alternative<PublishInitial>(effect)) ++published;
+    }
+  }
+
+  std::unique_ptr<Consistency> core;
+  std::vector<ReadPayload> reads;
+  std::vector<SendTaken> taken;
+  std::vector<SendCommitted> committed;
+  std::vector<Apply> updates;
+  std::vector<AnswerPull> answers;
+  std::vector<RepeatAnswer> repeated;
+  std::vector<std::string> refusals, faults;
+  std::vector<WorkerId> disconnected;
+  std::vector<TakeSnapshot> snapshots;
+  int published = 0;
+
+ private:
+  CoreOptions options_;
+};
+
+}  // namespace leeway::server

@@ -1,0 +1,218 @@
+#include "server/shard.h"
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <cstring>
+#include <set>
+#include <thread>
+
+#include "common/half.h"
+#include "server/compute_pool.h"
+#include "server/snapshot.h"
+
+namespace leeway::server {
+namespace {
+
+struct Memory {
+  explicit Memory(const ShardLayout& layout)
+      : masters(layout.master_bytes() / 4),
+        state(layout.state_bytes() / 4),
+        published(layout.published_bytes()),
+        slabs(layout.slab_bytes() / 2) {}
+  ShardBlocks blocks() {
+    return {std::as_writable_bytes(std::span(masters)), std::as_writable_bytes(std::span(state)),
+            std::as_writable_bytes(std::span(published)), std::as_writable_bytes(std::span(slabs))};
+  }
+  std::vector<float> masters, state;
+  std::vector<std::byte> published;
+  std::vector<Half> slabs;
+};
+
+void fill_slab(Memory& memory, const ShardLayout& layout, std::size_t p, float value) {
+  Half* data = memory.slabs.data() + layout.slab(p, 0).offset / 2;
+  std::fill_n(data, layout.shape().elements[p], to_half(value));
+}
+
+Contribution contribution(std::size_t partitions, float scale) {
+  return {{}, 0, std::vector<float>(partitions, scale)};
+}
+
+constexpr kernels::Hyper kPlain{.learning_rate = 1.0f};
+
+}  // namespace
+
+TEST_CASE("arrays of one update never share an offset modulo 4 KiB") {
+  const ShardLayout layout({{1u << 20, 17, 1u << 18, 0, 1u << 16}, 2, Dtype::kF16}, 3);
+  for (const std::size_t p : {0, 2, 4}) {
+    std::multiset<std::size_t> offsets{
+        layout.master(p).offset % 4096, layout.state(p, 0).offset % 4096,
+        layout.state(p, 1).offset % 4096, layout.published(p, 0).offset % 4096,
+        layout.published(p, 1).offset % 4096};
+    for (std::uint32_t k = 0; k < 3; ++k) offsets.insert(layout.slab(p, k).offset % 4096);
+    CHECK(std::set<std::size_t>(offsets.begin(), offsets.end()).size() == offsets.size());
+  }
+  // And none overlaps the next.
+  for (std::size_t p = 0; p + 1 < 5; ++p) {
+    CHECK(layout.master(p).offset + layout.master(p).bytes <= layout.master(p + 1).offset);
+    CHECK(layout.published(p, 1).offset + layout.published(p, 1).bytes <=
+          layout.published(p + 1, 1).offset);
+  }
+}
+
+TEST_CASE("a model that does not fit is refused with the sum") {
+  const ShardShape shape{{1u << 20}, 2, Dtype::kF16};
+  const SlabRule rule{.per_clock = true, .staleness = Bound{3}, .workers = 2, .servers = 1};
+  SlabRule limited = rule;
+  limited.memory_limit = 18u << 20;
+  const auto refused = lay_out(shape, limited);
+  REQUIRE(!refused);
+  CHECK(refused.error().code == Code::kResourceExhausted);
+  CHECK(refused.error().message.find("masters 4.0 MiB + optimizer state 8.0 MiB") !=
+        std::string::npos);
+  limited.memory_limit = 27u << 20;  // 16 MiB, and 2 MiB a slab
+  const auto fits = lay_out(shape, limited);
+  REQUIRE(fits);
+  CHECK(fits->slabs() == 5);
+  CHECK(fits->total_bytes() <= limited.memory_limit);
+  CHECK(lay_out(shape, rule)->slabs() == 8);  // workers * (staleness + 1)
+}
+
+TEST_CASE("N5: ones pushed 4096 times at rate 1 add up exactly; two pushes of 60000 too") {
+  const ShardLayout layout({{100}, 0, Dtype::kF32}, 1);
+  Memory memory(layout);
+  Shard shard(layout, memory.blocks());
+  shard.set_version(0, Version(1));
+  fill_slab(memory, layout, 0, 1.0f);
+  const std::vector<Contribution> ones{contribution(1, 1.0f)};
+  const auto update = [&] {
+    shard.begin_update(0);
+    shard.update_partition(0, kernels::Optimizer::kSgd, kPlain, ones, 1.0f);
+    shard.end_update(0);
+  };
+  for (int i = 0; i < 4096; ++i) update();
+  CHECK(shard.master(0)[0] == -4096.0f);
+  CHECK(shard.master(0)[99] == -4096.0f);
+  CHECK(shard.version(0) == Version(4097));
+  fill_slab(memory, layout, 0, 60000.0f);
+  update();
+  update();
+  CHECK(shard.master(0)[50] == -4096.0f - 120000.0f);
+}
+
+TEST_CASE("an update waits while its spare copy is read, and pulls see whole versions") {
+  const ShardLayout layout({{8}, 0, Dtype::kF32}, 1);
+  Memory memory(layout);
+  Shard shard(layout, memory.blocks());
+  const auto first = shard.begin_read(0);
+  shard.begin_update(0);
+  CHECK(!shard.may_update(0));
+  shard.publish_partition(0);
+  shard.end_update(0);
+  const auto second = shard.begin_read(0);
+  CHECK(second.copy != first.copy);
+  CHECK(second.version == first.version.next());
+  CHECK(!shard.may_update(0));  // the first reader still has what is now the spare
+  shard.end_read(0, first.copy);
+  CHECK(shard.may_update(0));
+  shard.end_read(0, second.copy);
+}
+
+TEST_CASE("C4: while constants are added, every published copy that a pull reads is uniform") {
+  const std::vector<std::uint64_t> elements(8, 20000);
+  const ShardLayout layout({elements, 0, Dtype::kF32}, 1);
+  Memory memory(layout);
+  Shard shard(layout, memory.blocks());
+  for (LocalPartition p = 0; p < 8; ++p) {
+    fill_slab(memory, layout, p, -1.0f);
+    shard.set_version(p, Version(1));
+  }
+  const std::vector<Contribution> ones{contribution(8, 1.0f)};
+  std::atomic<int> torn{0}, pulls{0};
+  {
+    ComputePool pool(2);
+    for (int round = 0; round < 50; ++round) {
+      // As the engine does: this thread decides, the pool computes, completions come back here.
+      std::vector<Shard::Reading> readings;
+      for (LocalPartition p = 0; p < 8; ++p) {
+        readings.push_back(shard.begin_read(p));
+        REQUIRE(shard.may_update(p));
+        shard.begin_update(p);
+        pool.run(
+            [&, p] { shard.update_partition(p, kernels::Optimizer::kSgd, kPlain, ones, 1.0f); });
+        pool.run([&, p, reading = readings.back()] {
+          const auto* copy =
+              reinterpret_cast<const float*>(memory.published.data() + reading.place.offset);
+          const auto expected = static_cast<float>(round);
+          for (std::size_t i = 0; i < elements[p]; ++i)
+            if (copy[i] != expected) ++torn;
+          ++pulls;
+        });
+      }
+      pool.wait();
+      for (LocalPartition p = 0; p < 8; ++p) {
+        shard.end_update(p);
+        shard.end_read(p, readings[p].copy);
+      }
+    }
+  }
+  CHECK(torn == 0);
+  CHECK(pulls == 400);
+  CHECK(shard.master(7)[19999] == 50.0f);
+}
+
+TEST_CASE("a snapshot keeps the content of the cut while updates go on") {
+  const std::vector<std::uint64_t> elements{1000, 2000, 0, 3000};
+  const ShardLayout layout({elements, 1, Dtype::kF16}, 1);
+  Memory memory(layout);
+  Shard shard(layout, memory.blocks());
+  for (LocalPartition p = 0; p < 4; ++p) {
+    std::ranges::fill(shard.master(p), 1.0f);
+    std::ranges::fill(shard.state(p, 0), 2.0f);
+    shard.set_version(p, Version(8));
+  }
+  auto snapshot = std::make_shared<Snapshot>(TakeSnapshot{.id = "a"}, shard, UINT64_MAX);
+  CHECK(snapshot->updates() == 7);
+  CHECK(snapshot->bytes() == 6000 * 8);
+  std::atomic<int> wrong{0};
+  std::jthread writer([&] {
+    for (LocalPartition p = 0; p < 4; ++p) {
+      const auto arrays = snapshot->acquire(p);
+      for (const float value : arrays[0]) wrong += value != 1.0f;
+      for (const float value : arrays[1]) wrong += value != 2.0f;
+      snapshot->release(p);
+    }
+  });
+  std::set<LocalPartition> left{3, 2, 1, 0};
+  while (!left.empty())
+    for (LocalPartition p = 0; p < 4; ++p) {
+      if (!left.contains(p)) continue;
+      const auto claim = snapshot->claim(p);
+      if (claim == Snapshot::Claim::kWait) continue;
+      if (claim == Snapshot::Claim::kCopyFirst) snapshot->copy_aside(p);
+      std::ranges::fill(shard.master(p), 9.0f);
+      std::ranges::fill(shard.state(p, 0), 9.0f);
+      left.erase(p);
+    }
+  writer.join();
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("copies for a snapshot stay within their budget: then updates wait for the writer") {
+  const ShardLayout layout({{1000, 1000}, 0, Dtype::kF16}, 1);
+  Memory memory(layout);
+  Shard shard(layout, memory.blocks());
+  shard.set_version(0, Version(1));
+  shard.set_version(1, Version(1));
+  Snapshot snapshot({.id = "a"}, shard, 4000);
+  CHECK(snapshot.claim(1) == Snapshot::Claim::kCopyFirst);
+  snapshot.copy_aside(1);
+  CHECK(snapshot.claim(0) == Snapshot::Claim::kWait);
+  (void)snapshot.acquire(0);
+  CHECK(snapshot.claim(0) == Snapshot::Claim::kWait);
+  snapshot.release(0);
+  CHECK(snapshot.claim(0) == Snapshot::Claim::kFree);
+  CHECK(snapshot.claim(1) == Snapshot::Claim::kFree);
+}
+
+}  // namespace leeway::server
