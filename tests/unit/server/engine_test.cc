@@ -1,0 +1,270 @@
+// The engine over a real fabric in one process: a worker that speaks the messages by hand.
+#include "server/engine.h"
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#include "common/half.h"
+
+namespace leeway::server {
+namespace {
+
+constexpr milliseconds kDeadline{20000};
+constexpr std::uint64_t kJob = 99;
+constexpr std::uint64_t kElements = 100000;
+constexpr std::uint32_t kPartitions = 2;
+
+std::unique_ptr<transport::Endpoint> open_endpoint() {
+  return transport::Endpoint::open({.fabric = "tcp", .peers = 4});
+}
+
+// A worker's end. Messages from the server arrive in `inbox`.
+class FakeWorker {
+ public:
+  FakeWorker() : endpoint_(open_endpoint()) {
+    memory_ = value_or_throw(endpoint_->allocate(kPartitions * kElements * 4));
+    endpoint_->start([this](std::span<const std::byte> bytes) {
+      auto message = transport::decode(bytes);
+      const std::lock_guard lock(mutex_);
+      if (message) inbox_.push_back(std::move(message->body));
+      changed_.notify_all();
+    });
+  }
+  ~FakeWorker() { endpoint_.reset(); }
+
+  const std::vector<std::byte>& address() const { return endpoint_->info().address; }
+  template <typename T>
+  std::span<T> values(std::uint32_t partition) {
+    auto* data = reinterpret_cast<T*>(memory_.bytes().data() + partition * kElements * 4);
+    return {data, kElements};
+  }
+  std::uint64_t remote(std::uint32_t partition) const {
+    return memory_.remote_address(partition * kElements * 4);
+  }
+  std::uint64_t key() const { return memory_.remote_key(); }
+
+  void send(const std::vector<std::byte>& server, transport::Body body) {
+    endpoint_->post([this, server, body = std::move(body)] {
+      const auto peer = endpoint_->connect(server);
+      if (peer)
+        endpoint_->send(*peer, transport::encode({kJob, Incarnation(5), 0}, body),
+                        MonotonicClock::now() + kDeadline);
+    });
+  }
+  // The first message of this kind for which `wanted` holds; taken out.
+  template <typename T>
+  T expect(const std::function<bool(const T&)>& wanted = [](const T&) { return true; }) {
+    std::unique_lock lock(mutex_);
+    std::optional<T> found;
+    const bool came = changed_.wait_for(lock, kDeadline, [&] {
+      for (auto it = inbox_.begin(); it != inbox_.end(); ++it)
+        if (const auto* message = std::get_if<T>(&*it); message != nullptr && wanted(*message)) {
+          found = *message;
+          inbox_.erase(it);
+          return true;
+        }
+      return false;
+    });
+    REQUIRE(came);
+    return *found;
+  }
+
+  // Pushes every partition and waits until all are taken.
+  void push(const std::vector<std::byte>& server, std::uint64_t clock, bool initial) {
+    transport::Push push{.clock = Clock(clock), .key = key()};
+    for (std::uint32_t p = 0; p < kPartitions; ++p)
+      push.entries.push_back({.partition = PartitionId(p),
+                              .scale = initial ? 1.0f : 2.0f,
+                              .address = remote(p),
+                              .bytes = kElements * (initial ? 4 : 2),
+                              .codec = initial ? transport::Codec::kF32 : transport::Codec::kF16,
+                              .initial = initial});
+    send(server, push);
+    std::size_t taken = 0;
+    while (taken < kPartitions) taken += expect<transport::PushTaken>().partitions.size();
+  }
+  void end(const std::vector<std::byte>& server, std::uint64_t clock, transport::Ending ending) {
+    const std::byte state{static_cast<unsigned char>(clock)};
+    send(server,
+         transport::Commit{.clock = Clock(clock), .ending = ending, .worker_state = {state}});
+    CHECK(expect<transport::Committed>().ending == ending);
+  }
+  transport::Pulled pull(const std::vector<std::byte>& server, std::uint64_t clock,
+                         std::uint32_t request, Version have = Version(0)) {
+    transport::Pull pull{
+        .clock = Clock(clock), .request = request, .total = kPartitions, .key = key()};
+    for (std::uint32_t p = 0; p < kPartitions; ++p)
+      pull.entries.push_back({PartitionId(p), have, remote(p)});
+    send(server, pull);
+    return expect<transport::Pulled>();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<transport::Body> inbox_;  // guarded by mutex_
+  std::unique_ptr<transport::Endpoint> endpoint_;
+  transport::RegisteredMemory memory_;
+};
+
+EngineConfig config_for(const std::string& checkpoint_dir, const std::string& restore = "",
+                        std::uint64_t clock = 0) {
+  EngineConfig config{.server = ServerId(0),
+                      .incarnation = Incarnation(1),
+                      .job = kJob,
+                      .tensors = {{"w", {kPartitions * kElements}}},
+                      .checkpoint_dir = checkpoint_dir,
+                      .restore = restore,
+                      .threads = 2};
+  config.settings.optimizer.value = "momentum";
+  config.settings.learning_rate = 1.0;
+  config.settings.momentum = 0.5;
+  config.settings.pull_dtype.value = "f32";
+  for (std::uint32_t p = 0; p < kPartitions; ++p)
+    config.partitions.push_back({PartitionId(p), 0, p * kElements, kElements});
+  config.workers[WorkerId(0)] = {Incarnation(5), Clock(clock), {}};
+  return config;
+}
+
+EngineView view_for(const FakeWorker& worker, std::int64_t epoch) {
+  EngineView view{.epoch = epoch, .initializer = WorkerId(0), .learning_rate = 1.0};
+  view.workers.push_back(
+      {{WorkerId(0), Incarnation(5), WorkerPhase::kLive, Clock(0)}, worker.address()});
+  return view;
+}
+
+// Asks until the report is as wanted.
+EngineReport await(Engine& engine, const std::function<bool(const EngineReport&)>& wanted) {
+  const TimePoint until = MonotonicClock::now() + kDeadline;
+  while (true) {
+    auto report = engine.report();
+    REQUIRE(report);
+    if (wanted(*report)) return *report;
+    REQUIRE(MonotonicClock::now() < until);
+    std::this_thread::yield();
+  }
+}
+
+struct Server {
+  explicit Server(const EngineConfig& config) {
+    auto endpoint = open_endpoint();
+    address = endpoint->info().address;
+    engine = std::make_unique<Engine>(std::move(endpoint), config);
+  }
+  std::vector<std::byte> address;
+  std::unique_ptr<Engine> engine;
+};
+
+template <typename T>
+bool all(std::span<T> values, T wanted) {
+  return std::ranges::all_of(values, [&](T value) { return value == wanted; });
+}
+
+}  // namespace
+
+TEST_CASE("initial values, steps, pulls, a checkpoint and a restore over tcp") {
+  const auto dir =
+      std::filesystem::temp_directory_path() / ("leeway_engine_test_" + std::to_string(::getpid()));
+  std::filesystem::create_directories(dir);
+  {
+    FakeWorker worker;
+    Server server(config_for(dir.string()));
+    server.engine->view(view_for(worker, 1));
+    for (std::uint32_t p = 0; p < kPartitions; ++p)
+      std::ranges::fill(worker.values<float>(p), 10.0f);
+    worker.push(server.address, 0, true);
+    worker.end(server.address, 0, transport::Ending::kInitial);
+    auto pulled = worker.pull(server.address, 0, 1);
+    CHECK(pulled.total == kPartitions);
+    CHECK(pulled.entries[0].version == Version(1));
+
+    // Two steps of gradient 1 at scale 2: momentum 1, then 1.5.
+    for (std::uint64_t clock = 0; clock < 2; ++clock) {
+      for (std::uint32_t p = 0; p < kPartitions; ++p)
+        std::ranges::fill(worker.values<Half>(p), to_half(2.0f));
+      worker.push(server.address, clock, false);
+      worker.end(server.address, clock, transport::Ending::kCommit);
+      pulled = worker.pull(server.address, clock + 1, static_cast<std::uint32_t>(clock) + 2);
+      CHECK(pulled.slowest == Clock(clock + 1));
+      for (std::uint32_t p = 0; p < kPartitions; ++p)
+        CHECK(all(worker.values<float>(p), clock == 0 ? 9.0f : 7.5f));
+    }
+    // What the worker has already is not written again.
+    std::ranges::fill(worker.values<float>(0), -1.0f);
+    pulled = worker.pull(server.address, 2, 4, Version(3));
+    CHECK(pulled.entries.size() == kPartitions);
+    CHECK(all(worker.values<float>(0), -1.0f));
+
+    EngineView view = view_for(worker, 2);
+    view.order = EngineView::Order::kHold;
+    view.checkpoint = "000001";
+    server.engine->view(view);
+    const EngineReport held =
+        await(*server.engine, [](const EngineReport& r) { return r.held == "000001"; });
+    CHECK(held.applied.at(WorkerId(0)) == Clock(2));
+    view.epoch = 3;
+    view.order = EngineView::Order::kCut;
+    view.cut = held.applied;
+    server.engine->view(view);
+    const EngineReport saved = await(*server.engine, [](const EngineReport& r) {
+      return r.durable.has_value() || !r.checkpoint_error.empty();
+    });
+    CHECK(saved.checkpoint_error == "");
+    REQUIRE(saved.durable);
+    CHECK(saved.durable->updates == 2);
+    CHECK(saved.durable->worker_states.at(WorkerId(0)) == std::vector<std::byte>{std::byte{1}});
+    CHECK(saved.updates == 2);
+
+    auto manifests = storage::ManifestStore::open(dir.string());
+    REQUIRE(manifests);
+    storage::Manifest manifest{.id = "000001",
+                               .created_unix_s = 1,
+                               .tensors = {{"w", {kPartitions * kElements}}},
+                               .state_arrays = 1,
+                               .updates = saved.durable->updates,
+                               .shard_digests = {saved.durable->digest},
+                               .bytes = saved.durable->bytes};
+    for (std::uint32_t p = 0; p < kPartitions; ++p)
+      manifest.partitions.push_back({0, p * kElements, kElements, 0});
+    manifest.workers[0] = {Clock(2), {std::byte{1}}};
+    CHECK((*manifests)->commit(manifest));
+  }
+  {
+    FakeWorker worker;
+    Server server(config_for(dir.string(), "000001", 2));
+    server.engine->view(view_for(worker, 1));
+    auto pulled = worker.pull(server.address, 2, 1);
+    CHECK(pulled.entries[0].version == Version(3));
+    CHECK(all(worker.values<float>(1), 7.5f));
+    // The momentum is back too: 0.5 * 1.5 + 1.
+    for (std::uint32_t p = 0; p < kPartitions; ++p)
+      std::ranges::fill(worker.values<Half>(p), to_half(2.0f));
+    worker.push(server.address, 2, false);
+    worker.end(server.address, 2, transport::Ending::kCommit);
+    pulled = worker.pull(server.address, 3, 2);
+    CHECK(all(worker.values<float>(0), 5.75f));
+  }
+  std::filesystem::remove_all(dir);
+}
+
+TEST_CASE("a worker of another job is refused, and an engine ends in the middle of things") {
+  FakeWorker worker;
+  Server server(config_for(""));
+  server.engine->view(view_for(worker, 1));
+  transport::Push bad{.clock = Clock(0), .key = worker.key()};
+  bad.entries = {{.partition = PartitionId(55), .address = worker.remote(0), .bytes = 4}};
+  worker.send(server.address, bad);
+  const auto refused = worker.expect<transport::Refused>();
+  CHECK(refused.text.find("partition 55") != std::string::npos);
+  server.engine.reset();
+}
+
+}  // namespace leeway::server
