@@ -2,7 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <cstring>
+#include <algorithm>
+#include <future>
 #include <span>
 #include <utility>
 #include <variant>
@@ -21,15 +22,22 @@ TimePoint soon() { return MonotonicClock::now() + kDeadline; }
 
 }  // namespace
 
-FakeServer::FakeServer(std::uint32_t id, Dtype pull_dtype, bool initialized)
-    : id_(id),
-      pull_dtype_(pull_dtype),
-      endpoint_(transport::Endpoint::open({.fabric = "tcp"})),
-      initialized_(initialized) {
+FakeServer::FakeServer(std::uint32_t id)
+    : id_(id), endpoint_(transport::Endpoint::open({.fabric = "tcp"})) {
   endpoint_->start([this](std::span<const std::byte> bytes) { on_message(bytes); });
 }
 
-FakeServer::~FakeServer() { endpoint_.reset(); }
+void FakeServer::restart(Dtype pull_dtype, bool initialized) {
+  std::promise<void> done;
+  on_thread([&] {
+    if (s_.worker) endpoint_->disconnect(*s_.worker);
+    s_ = State{};
+    s_.pull_dtype = pull_dtype;
+    s_.initialized = initialized;
+    done.set_value();
+  });
+  done.get_future().wait();
+}
 
 void FakeServer::on_thread(transport::Task task) {
   endpoint_->post([this, task = std::move(task)] {
@@ -43,35 +51,36 @@ void FakeServer::meet(std::string address) {
   on_thread([this, address = std::move(address)] {
     auto peer = endpoint_->connect(std::as_bytes(std::span(address)));
     if (!peer) return wrong(peer.error().message);
-    worker_ = *peer;
+    s_.worker = *peer;
   });
 }
 
 void FakeServer::withhold_pulls(bool withhold) {
   on_thread([this, withhold] {
-    pulls_withheld_ = withhold;
+    s_.pulls_withheld = withhold;
     answer_waiting();
   });
 }
 
 void FakeServer::withhold_taken(bool withhold) {
   on_thread([this, withhold] {
-    taken_withheld_ = withhold;
+    s_.taken_withheld = withhold;
     if (withhold) return;
-    for (const auto& taken : std::exchange(untold_, {})) reply(taken);
+    for (const auto& taken : std::exchange(s_.untold, {})) reply(taken);
   });
 }
 
 void FakeServer::lag(std::uint64_t clocks) {
-  on_thread([this, clocks] { lag_ = clocks; });
+  on_thread([this, clocks] { s_.lag = clocks; });
 }
 
 void FakeServer::refuse(std::string text) {
-  on_thread([this, text = std::move(text)] { refusal_ = text; });
+  on_thread([this, text = std::move(text)] { s_.refusal = text; });
 }
 
 void FakeServer::on_message(std::span<const std::byte> bytes) {
   const std::lock_guard lock(mutex_);
+  if (!s_.worker) return;
   auto message = transport::decode(bytes);
   if (!message) return wrong(message.error().message);
   if (message->sender.job != static_cast<std::uint64_t>(kJob)) return wrong("another job");
@@ -80,8 +89,8 @@ void FakeServer::on_message(std::span<const std::byte> bytes) {
   } else if (const auto* commit = std::get_if<transport::Commit>(&message->body)) {
     end(*commit);
   } else if (const auto* pull = std::get_if<transport::Pull>(&message->body)) {
-    ++pulls_seen_;
-    pulls_.push_back(*pull);
+    ++s_.pulls_seen;
+    s_.pulls.push_back(*pull);
     if (pull->total != pull->entries.size()) wrong("a pull in several messages");
     answer_waiting();
   } else {
@@ -93,7 +102,7 @@ void FakeServer::on_message(std::span<const std::byte> bytes) {
 void FakeServer::read(const transport::Push& push, const transport::Push::Entry& entry) {
   auto memory = std::make_shared<transport::RegisteredMemory>(
       value_or_throw(endpoint_->allocate(entry.bytes)));
-  endpoint_->read(*worker_, {memory.get(), 0, entry.bytes}, {entry.address, push.key}, soon(),
+  endpoint_->read(*s_.worker, {memory.get(), 0, entry.bytes}, {entry.address, push.key}, soon(),
                   [this, memory, push, entry](const transport::Outcome& outcome) {
                     const std::lock_guard lock(mutex_);
                     // It fails when a test's session ends in the middle of a step.
@@ -109,42 +118,42 @@ void FakeServer::take(const transport::Push& push, const transport::Push::Entry&
   kernels::widen(payload.data(), dtype, values);
   for (float& value : values) value /= entry.scale;
   if (entry.initial) {
-    masters_[entry.partition] = values;
-  } else if (!staged_.emplace(entry.partition, std::move(values)).second) {
+    s_.masters[entry.partition] = values;
+  } else if (!s_.staged.emplace(entry.partition, std::move(values)).second) {
     wrong("a partition twice in a step");
   }
-  ++payloads_;
+  ++s_.payloads;
   const transport::PushTaken taken{push.clock, {entry.partition}};
-  if (taken_withheld_) {
-    untold_.push_back(taken);
+  if (s_.taken_withheld) {
+    s_.untold.push_back(taken);
   } else {
     reply(taken);
   }
 }
 
 void FakeServer::end(const transport::Commit& commit) {
-  if (refusal_) return reply(transport::Refused{Code::kRefused, *std::exchange(refusal_, {})});
-  endings_.push_back({commit, staged_.size()});
-  if (!untold_.empty()) wrong("an ending with payloads untaken");
+  if (s_.refusal) return reply(transport::Refused{Code::kRefused, *std::exchange(s_.refusal, {})});
+  s_.endings.push_back({commit, s_.staged.size()});
+  if (!s_.untold.empty()) wrong("an ending with payloads untaken");
   if (commit.ending == Ending::kInitial) {
-    initialized_ = true;
-    for (const auto& [partition, values] : masters_) versions_[partition] = Version(1);
+    s_.initialized = true;
+    for (const auto& [partition, values] : s_.masters) s_.versions[partition] = Version(1);
   } else if (commit.ending == Ending::kCommit) {
-    for (const auto& [partition, gradient] : staged_) {
-      std::vector<float>& master = masters_[partition];
+    for (const auto& [partition, gradient] : s_.staged) {
+      std::vector<float>& master = s_.masters[partition];
       master.resize(gradient.size());
       for (std::size_t i = 0; i < master.size(); ++i) master[i] -= gradient[i];
-      versions_[partition] = versions_[partition].next();
+      s_.versions[partition] = s_.versions[partition].next();
     }
   }
-  staged_.clear();
+  s_.staged.clear();
   reply(transport::Committed{commit.clock, commit.ending});
   answer_waiting();
 }
 
 void FakeServer::answer_waiting() {
-  if (!initialized_ || pulls_withheld_) return;
-  for (const transport::Pull& pull : std::exchange(pulls_, {})) answer(pull);
+  if (!s_.initialized || s_.pulls_withheld) return;
+  for (const transport::Pull& pull : std::exchange(s_.pulls, {})) answer(pull);
 }
 
 void FakeServer::answer(const transport::Pull& pull) {
@@ -156,22 +165,22 @@ void FakeServer::answer(const transport::Pull& pull) {
   auto writing = std::make_shared<Writing>();
   writing->pulled = {.clock = pull.clock,
                      .request = pull.request,
-                     .slowest = Clock(pull.clock.value() - std::min(lag_, pull.clock.value()))};
+                     .slowest = Clock(pull.clock.value() - std::min(s_.lag, pull.clock.value()))};
   std::vector<std::pair<std::size_t, std::uint64_t>> writes;  // bytes, address
   for (const auto& entry : pull.entries) {
-    if (versions_[entry.partition] == entry.have) continue;
-    const std::vector<float>& master = masters_[entry.partition];
-    const std::size_t bytes = master.size() * size_of(pull_dtype_);
+    if (s_.versions[entry.partition] == entry.have) continue;
+    const std::vector<float>& master = s_.masters[entry.partition];
+    const std::size_t bytes = master.size() * size_of(s_.pull_dtype);
     writing->memory.push_back(value_or_throw(endpoint_->allocate(bytes)));
-    kernels::convert(master, pull_dtype_, writing->memory.back().bytes().data());
-    writing->pulled.entries.push_back({entry.partition, versions_[entry.partition]});
+    kernels::convert(master, s_.pull_dtype, writing->memory.back().bytes().data());
+    writing->pulled.entries.push_back({entry.partition, s_.versions[entry.partition]});
     writes.emplace_back(bytes, entry.address);
   }
   writing->pulled.total = static_cast<std::uint32_t>(writing->pulled.entries.size());
   writing->left = writes.size();
   if (writes.empty()) return reply(writing->pulled);
   for (std::size_t i = 0; i < writes.size(); ++i)
-    endpoint_->write(*worker_, {&writing->memory[i], 0, writes[i].first},
+    endpoint_->write(*s_.worker, {&writing->memory[i], 0, writes[i].first},
                      {writes[i].second, pull.key}, soon(),
                      [this, writing](const transport::Outcome& outcome) {
                        const std::lock_guard lock(mutex_);
@@ -183,11 +192,11 @@ void FakeServer::answer(const transport::Pull& pull) {
 void FakeServer::reply(const transport::Body& body) {
   const transport::Sender self{static_cast<std::uint64_t>(kJob),
                                Incarnation(static_cast<std::uint64_t>(kServerIncarnation)), id_};
-  endpoint_->send(*worker_, transport::encode(self, body), soon());
+  if (s_.worker) endpoint_->send(*s_.worker, transport::encode(self, body), soon());
 }
 
 void FakeServer::wrong(std::string text) {
-  if (!error_) error_ = fmt::format("server.{}: {}", id_, text);
+  if (!s_.error) s_.error = fmt::format("server.{}: {}", id_, text);
 }
 
 template <typename Ready>
@@ -197,26 +206,26 @@ bool FakeServer::wait(Ready ready) const {
 }
 
 bool FakeServer::has_endings(std::size_t count) const {
-  return wait([&] { return endings_.size() >= count; });
+  return wait([&] { return s_.endings.size() >= count; });
 }
 bool FakeServer::has_payloads(std::size_t count) const {
-  return wait([&] { return payloads_ >= count; });
+  return wait([&] { return s_.payloads >= count; });
 }
 bool FakeServer::has_pulls(std::size_t count) const {
-  return wait([&] { return pulls_seen_ >= count; });
+  return wait([&] { return s_.pulls_seen >= count; });
 }
 
 std::vector<FakeServer::Ended> FakeServer::endings() const {
   const std::lock_guard lock(mutex_);
-  return endings_;
+  return s_.endings;
 }
 std::map<PartitionId, std::vector<float>> FakeServer::masters() const {
   const std::lock_guard lock(mutex_);
-  return masters_;
+  return s_.masters;
 }
 std::optional<std::string> FakeServer::error() const {
   const std::lock_guard lock(mutex_);
-  return error_;
+  return s_.error;
 }
 
 }  // namespace leeway::worker::testing

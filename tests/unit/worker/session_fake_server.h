@@ -1,7 +1,8 @@
 // A server in this process: a real endpoint that reads pushes, keeps FP32 weights (w -= the step's
 // gradient), and answers pulls at once unless a test withholds them.
 //
-// Public methods from the test's thread; the rest on the endpoint's. Outlives the session.
+// Public methods from the test's thread; the rest on the endpoint's. Outlives the sessions: opening
+// an endpoint is slow, so one server serves many tests, each after a restart().
 #pragma once
 
 #include <condition_variable>
@@ -20,8 +21,9 @@ namespace leeway::worker::testing {
 
 class FakeServer {
  public:
-  FakeServer(std::uint32_t id, Dtype pull_dtype, bool initialized);
-  ~FakeServer();
+  explicit FakeServer(std::uint32_t id);
+  // As new. `initialized`: it has weights already, all of them empty.
+  void restart(Dtype pull_dtype, bool initialized);
 
   const transport::EndpointInfo& info() const { return endpoint_->info(); }
   // The worker's address, which a real server learns from the view.
@@ -59,25 +61,29 @@ class FakeServer {
   bool wait(Ready ready) const;
   void on_thread(transport::Task task);
 
-  const std::uint32_t id_;
-  const Dtype pull_dtype_;
-  std::unique_ptr<transport::Endpoint> endpoint_;
+  // What a restart puts back.
+  struct State {
+    Dtype pull_dtype = Dtype::kF32;
+    std::optional<transport::Peer> worker;
+    std::map<PartitionId, std::vector<float>> staged;
+    std::map<PartitionId, Version> versions;
+    std::vector<transport::Pull> pulls;
+    std::vector<transport::PushTaken> untold;
+    bool initialized = false;
+    bool pulls_withheld = false, taken_withheld = false;
+    std::uint64_t lag = 0;
+    std::optional<std::string> refusal;
+    std::map<PartitionId, std::vector<float>> masters;
+    std::vector<Ended> endings;
+    std::size_t payloads = 0, pulls_seen = 0;
+    std::optional<std::string> error;
+  };
 
-  mutable std::mutex mutex_;  // guards everything below
+  const std::uint32_t id_;
+  mutable std::mutex mutex_;  // guards `s_`
   mutable std::condition_variable changed_;
-  std::optional<transport::Peer> worker_;
-  std::map<PartitionId, std::vector<float>> staged_;
-  std::map<PartitionId, Version> versions_;
-  std::vector<transport::Pull> pulls_;
-  std::vector<transport::PushTaken> untold_;
-  bool initialized_ = false;
-  bool pulls_withheld_ = false, taken_withheld_ = false;
-  std::uint64_t lag_ = 0;
-  std::optional<std::string> refusal_;
-  std::map<PartitionId, std::vector<float>> masters_;
-  std::vector<Ended> endings_;
-  std::size_t payloads_ = 0, pulls_seen_ = 0;
-  std::optional<std::string> error_;
+  State s_;
+  std::unique_ptr<transport::Endpoint> endpoint_;
 };
 
 }  // namespace leeway::worker::testing

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstring>
 #include <limits>
 #include <numeric>
@@ -24,12 +25,17 @@ using testing::FakeServer;
 using transport::Ending;
 using Floats = std::vector<float>;
 
+std::array<FakeServer, 2>& the_servers() {
+  static std::array<FakeServer, 2> servers{FakeServer{0}, FakeServer{1}};
+  return servers;
+}
+
 // Two servers, one worker, two parameters: "a" has 6 elements in two partitions (0 on server 0, 1
 // on server 1), "b" has 3 in partition 2 on server 0; "none" has none.
 struct Job {
   explicit Job(Dtype dtype = Dtype::kF32, bool restored = false)
-      : servers{{{0, dtype, restored}, {1, dtype, restored}}},
-        scheduler({servers[0].info(), servers[1].info()}) {
+      : servers(the_servers()), scheduler({servers[0].info(), servers[1].info()}) {
+    for (FakeServer& server : servers) server.restart(dtype, restored);
     scheduler.settings = {{"pull_dtype", std::string(to_string(dtype))},
                           {"loss_scale_initial", "8"},
                           {"loss_scale_growth_interval", "100"},
@@ -78,7 +84,7 @@ struct Job {
     session.push(b, Floats(3, gradient * scale));
   }
 
-  std::array<FakeServer, 2> servers;
+  std::array<FakeServer, 2>& servers;
   FakeScheduler scheduler;
   Parameter a, b, none;
 };
