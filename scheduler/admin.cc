@@ -7,7 +7,7 @@
 #include "common/log.h"
 #include "scheduler/admin_commands.h"
 #include "scheduler/endpoint.h"
-#include "scheduler/membership.h"
+#include "scheduler/one_line.h"
 
 namespace leeway::scheduler {
 namespace {

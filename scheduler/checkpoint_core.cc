@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <charconv>
 
-#include "scheduler/membership.h"
+#include "scheduler/one_line.h"
 
 namespace leeway::scheduler {
 

@@ -7,7 +7,7 @@
 #include <iterator>
 
 #include "common/job_settings.h"
-#include "scheduler/membership.h"
+#include "scheduler/one_line.h"
 
 namespace leeway::scheduler {
 namespace {

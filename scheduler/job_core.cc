@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "scheduler/one_line.h"
+
 namespace leeway::scheduler {
 namespace {
 

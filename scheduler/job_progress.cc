@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "scheduler/job_core.h"
+#include "scheduler/one_line.h"
 
 namespace leeway::scheduler {
 namespace {

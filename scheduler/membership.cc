@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "scheduler/one_line.h"
+
 namespace leeway::scheduler {
 namespace {
 
@@ -15,14 +17,6 @@ std::vector<Seat> empty_seats(std::uint32_t count) {
 }
 
 }  // namespace
-
-std::string one_line(std::string_view text) {
-  constexpr std::size_t kLongest = 500;
-  std::string out(text.substr(0, kLongest));
-  for (char& c : out)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
-  return text.size() > kLongest ? out + "..." : out;
-}
 
 Membership::Membership(std::uint32_t servers, std::uint32_t workers, std::int64_t first_incarnation)
     : servers_(empty_seats(servers)),

@@ -12,9 +12,6 @@
 
 namespace leeway::scheduler {
 
-// One line that is safe to print, whatever a peer sent.
-std::string one_line(std::string_view text);
-
 // One slot. Empty while `who.incarnation` is 0.
 struct Seat {
   rpc::Member who;

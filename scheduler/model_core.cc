@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "scheduler/membership.h"
+#include "scheduler/one_line.h"
 #include "scheduler/placement.h"
 
 namespace leeway::scheduler {

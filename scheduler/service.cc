@@ -12,6 +12,7 @@
 #include "Scheduler.h"  // generated
 #include "scheduler/endpoint.h"
 #include "scheduler/job_host.h"
+#include "scheduler/one_line.h"
 #include "scheduler/wire.h"
 
 namespace leeway::scheduler {

@@ -4,6 +4,8 @@
 
 #include <charconv>
 
+#include "scheduler/one_line.h"
+
 namespace leeway::scheduler {
 namespace {
 
