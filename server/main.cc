@@ -16,15 +16,8 @@ namespace {
 
 std::atomic<bool> terminate_asked{false};
 static_assert(std::atomic<bool>::is_always_lock_free);
-std::atomic<int> interrupts{0};
 
 void on_terminate(int) { terminate_asked = true; }
-
-// Ctrl-C in a terminal reaches the whole job: leeway-run then ends it in good order, and a server
-// that left first would spoil that. Whoever means this process alone presses it twice.
-void on_interrupt(int) {
-  if (++interrupts > 1) terminate_asked = true;
-}
 
 void handle(int signal, void (*handler)(int)) {
   struct sigaction action = {};
@@ -61,7 +54,7 @@ int main(int argc, char** argv) {
 
   leeway::log::start("server." + std::to_string(options.id));
   handle(SIGTERM, on_terminate);
-  handle(SIGINT, on_interrupt);
+  handle(SIGINT, on_terminate);
   handle(SIGPIPE, SIG_IGN);
   try {
     return leeway::server::run_server(options, terminate_asked);
