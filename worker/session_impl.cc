@@ -267,6 +267,7 @@ bool SessionImpl::push_initial_if_ours(Lock& lock) {
     return false;
   lock.unlock();
   initial_pushed_ = true;
+  for (const auto& shard : layout_->shards()) payloads_pushed_ += shard.size();
   std::vector<float> values(layout_->elements());
   for (std::size_t i = 0; i < initial_.size(); ++i)
     std::copy(initial_[i].begin(), initial_[i].end(),
