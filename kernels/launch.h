@@ -19,9 +19,12 @@ struct LaunchShape {
   unsigned threads;
 };
 
-// Enough blocks of `threads` for `elements`, with a ceiling: kernels stride over the rest.
+// The most blocks of a launch: enough to fill any device several times over; beyond, kernels
+// stride.
+constexpr std::int64_t kMostBlocks = 4096;
+
+// Enough blocks of `threads` for `elements`, up to kMostBlocks.
 inline LaunchShape shape_for(std::int64_t elements, unsigned threads = 256) {
-  constexpr std::int64_t kMostBlocks = 65535;
   const std::int64_t blocks = (elements + threads - 1) / threads;
   return {static_cast<unsigned>(blocks < kMostBlocks ? blocks : kMostBlocks), threads};
 }
