@@ -1,0 +1,62 @@
+// leeway-bench: figures of one part beside the limit measured in the same run.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "common/result.h"
+#include "tests/bench/apply_bench.h"
+#include "tests/bench/peer_process.h"
+#include "tests/bench/summary.h"
+#include "tests/bench/transport_bench.h"
+#include "transport/signals.h"
+
+int main(int argc, char** argv) {
+  using namespace leeway::bench;
+  leeway::transport::take_back_signals();
+  CLI::App app("Measures a part of Leeway against the limit of this machine, in the same run.");
+  app.require_subcommand(1);
+  app.fallthrough();
+  bool json = false;
+  int rounds = 7;
+  app.add_flag("--json", json, "one JSON object instead of a table");
+  app.add_option("--rounds", rounds, "interleaved rounds, of which the median counts")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  std::string fabric = "tcp";
+  const auto with_fabric = [&](CLI::App* command) {
+    command->add_option("--fabric", fabric, "auto, efa, verbs, tcp or shm")->capture_default_str();
+    return command;
+  };
+
+  CLI::App* apply = app.add_subcommand("apply", "the servers' update over a memory triad");
+  std::size_t master_mib = 256;
+  apply->add_option("--master-mib", master_mib, "MiB of FP32 master weights")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  CLI::App* transport = with_fabric(app.add_subcommand(
+      "transport", "reads and writes between processes over the raw provider's"));
+  // The other process of a benchmark; started by this program alone.
+  CLI::App* peer = with_fabric(app.add_subcommand("peer", "")->group(""));
+  int socket = -1;
+  std::size_t bytes = 0;
+  peer->add_option("--socket", socket)->required();
+  peer->add_option("--bytes", bytes)->required();
+  CLI11_PARSE(app, argc, argv);
+
+  try {
+    std::vector<Case> cases;
+    if (*peer) {
+      serve_as_peer(socket, fabric, bytes);
+      return 0;
+    }
+    if (*apply) cases = run_apply({.master_bytes = master_mib << 20, .rounds = rounds});
+    if (*transport) cases = run_transport({.fabric = fabric, .rounds = rounds});
+    const std::string name = app.get_subcommands().front()->get_name();
+    std::fputs((json ? as_json(name, cases) : as_table(cases)).c_str(), stdout);
+    return 0;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "leeway-bench: {}\n", error.what());
+    return 1;
+  }
+}

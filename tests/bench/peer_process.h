@@ -1,0 +1,43 @@
+// The other process of a benchmark: this program again, as `leeway-bench peer`, with an Endpoint
+// and a RawFabric that own as much registered memory as ours, and do what we ask.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "transport/endpoint.h"
+
+namespace leeway::bench {
+
+// One side of a connection, as the other must know it.
+struct Reachable {
+  std::vector<std::byte> address;
+  transport::RemoteRange memory;
+};
+
+// Used from one thread. The process ends with it.
+class PeerProcess {
+ public:
+  PeerProcess(const std::string& fabric, std::size_t bytes);  // throws ConfigError
+  ~PeerProcess();
+  PeerProcess(const PeerProcess&) = delete;
+  PeerProcess& operator=(const PeerProcess&) = delete;
+
+  const Reachable& endpoint() const noexcept { return endpoint_; }
+  const Reachable& raw() const noexcept { return raw_; }
+  // From now on the peer spins on its raw queue, or sleeps beside it so that it costs us no core.
+  void spin_raw(bool on);
+
+ private:
+  pid_t pid_ = -1;
+  int socket_ = -1;
+  Reachable endpoint_, raw_;
+};
+
+// What `leeway-bench peer` does: serves until `socket` is closed.
+void serve_as_peer(int socket, const std::string& fabric, std::size_t bytes);
+
+}  // namespace leeway::bench

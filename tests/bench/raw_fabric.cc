@@ -1,0 +1,132 @@
+#include "tests/bench/raw_fabric.h"
+
+#include <fmt/format.h>
+#include <rdma/fi_rma.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "transport/providers.h"
+#include "transport/region.h"
+
+namespace leeway::bench {
+
+using transport::Domain;
+using transport::Fid;
+using transport::Region;
+using transport::RemoteRange;
+
+struct RawFabric::Impl {
+  std::shared_ptr<Domain> domain;
+  std::shared_ptr<Region> region;
+  Fid<fid_av> addresses;
+  Fid<fid_cq> queue;
+  Fid<fid_ep> endpoint;
+  std::vector<std::byte> address;
+  fi_addr_t peer = FI_ADDR_UNSPEC;
+  RemoteRange remote;
+
+  ssize_t post(Move move, std::size_t at, std::size_t size, fi_context2& context);
+  std::size_t completed();
+};
+
+namespace {
+
+void check(ssize_t error, const char* what) {
+  if (error != 0)
+    throw std::runtime_error(
+        fmt::format("raw fabric: {}: {}", what, fi_strerror(static_cast<int>(-error))));
+}
+
+}  // namespace
+
+RawFabric::RawFabric(const std::string& fabric, std::size_t bytes)
+    : impl_(std::make_unique<Impl>()) {
+  impl_->domain = std::make_shared<Domain>(transport::choose_provider({.fabric = fabric}));
+  impl_->region = value_or_throw(Region::make(impl_->domain, bytes));
+  fid_domain* const domain = impl_->domain->domain.get();
+
+  fi_cq_attr queue_attributes{};
+  queue_attributes.format = FI_CQ_FORMAT_CONTEXT;
+  fid_cq* queue = nullptr;
+  check(fi_cq_open(domain, &queue_attributes, &queue, nullptr), "fi_cq_open");
+  impl_->queue.reset(queue);
+  fi_av_attr address_attributes{};
+  fid_av* addresses = nullptr;
+  check(fi_av_open(domain, &address_attributes, &addresses, nullptr), "fi_av_open");
+  impl_->addresses.reset(addresses);
+  fid_ep* endpoint = nullptr;
+  check(fi_endpoint(domain, impl_->domain->info.get(), &endpoint, nullptr), "fi_endpoint");
+  impl_->endpoint.reset(endpoint);
+  check(fi_ep_bind(endpoint, &addresses->fid, 0), "fi_ep_bind");
+  check(fi_ep_bind(endpoint, &queue->fid, FI_TRANSMIT | FI_RECV), "fi_ep_bind");
+  check(fi_enable(endpoint), "fi_enable");
+  std::size_t length = 0;
+  fi_getname(&endpoint->fid, nullptr, &length);
+  impl_->address.resize(length);
+  check(fi_getname(&endpoint->fid, impl_->address.data(), &length), "fi_getname");
+}
+
+RawFabric::~RawFabric() = default;
+
+const std::vector<std::byte>& RawFabric::address() const noexcept { return impl_->address; }
+
+RemoteRange RawFabric::memory() const noexcept {
+  return {impl_->region->remote_address(0), impl_->region->remote_key()};
+}
+
+void RawFabric::connect(std::span<const std::byte> address, RemoteRange memory) {
+  if (fi_av_insert(impl_->addresses.get(), address.data(), 1, &impl_->peer, 0, nullptr) != 1)
+    throw std::runtime_error("raw fabric: fi_av_insert");
+  impl_->remote = memory;
+}
+
+ssize_t RawFabric::Impl::post(Move move, std::size_t at, std::size_t size, fi_context2& context) {
+  void* const local = region->bytes().data() + at;
+  void* descriptor = region->descriptor();
+  if (move == Move::kRead)
+    return fi_read(endpoint.get(), local, size, descriptor, peer, remote.address + at, remote.key,
+                   &context);
+  const iovec from{local, size};
+  const fi_rma_iov to{remote.address + at, size, remote.key};
+  fi_msg_rma write{};
+  write.msg_iov = &from;
+  write.desc = &descriptor;
+  write.iov_count = 1;
+  write.addr = peer;
+  write.rma_iov = &to;
+  write.rma_iov_count = 1;
+  write.context = &context;
+  return fi_writemsg(endpoint.get(), &write,
+                     FI_COMPLETION | (domain->ask_delivery ? FI_DELIVERY_COMPLETE : 0));
+}
+
+std::size_t RawFabric::Impl::completed() {
+  fi_cq_entry entries[16];
+  const ssize_t n = fi_cq_read(queue.get(), entries, std::size(entries));
+  if (n == -FI_EAGAIN) return 0;
+  if (n < 0) throw std::runtime_error("raw fabric: a transfer failed");
+  return static_cast<std::size_t>(n);
+}
+
+double RawFabric::transfer(Move move, std::size_t size, std::size_t count, std::size_t depth) {
+  const std::size_t slots = std::max<std::size_t>(1, impl_->region->bytes().size() / size);
+  std::vector<fi_context2> contexts(depth);
+  std::size_t posted = 0, done = 0;
+  const TimePoint start = MonotonicClock::now();
+  while (done < count) {
+    while (posted < count && posted - done < depth) {
+      const ssize_t error =
+          impl_->post(move, posted % slots * size, size, contexts[posted % depth]);
+      if (error == -FI_EAGAIN) break;
+      check(error, "post");
+      ++posted;
+    }
+    done += impl_->completed();
+  }
+  return seconds_between(start, MonotonicClock::now());
+}
+
+void RawFabric::progress() { impl_->completed(); }
+
+}  // namespace leeway::bench
