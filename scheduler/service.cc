@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <thrift/server/TThreadedServer.h>
 #include <thrift/transport/TServerSocket.h>
-#include <thrift/transport/TSocket.h>
 #include <thrift/transport/TTransportException.h>
 
 #include <algorithm>
@@ -21,7 +20,6 @@ namespace {
 
 using apache::thrift::server::TThreadedServer;
 using apache::thrift::transport::TServerSocket;
-using apache::thrift::transport::TSocket;
 using apache::thrift::transport::TTransportException;
 
 constexpr int kSendTimeoutMs = 10'000;
@@ -174,14 +172,6 @@ class ListeningSocket : public TServerSocket {
     }
   }
   void listen() override {}
-
- protected:
-  // Thrift lets a silent peer time out five times more before it believes it.
-  std::shared_ptr<TSocket> createSocket(THRIFT_SOCKET accepted) override {
-    auto socket = TServerSocket::createSocket(accepted);
-    socket->setMaxRecvRetries(0);
-    return socket;
-  }
 };
 
 }  // namespace
