@@ -149,7 +149,10 @@ TEST_CASE("convert and widen copy FP32 and take empty spans") {
 }
 
 TEST_CASE("the devices' casts give the CPU's bits") {
-  const std::vector<float> values = interesting_floats();
+  std::vector<float> values;
+  const std::vector<float> all = interesting_floats();
+  constexpr std::size_t kStride = 7;  // prime to the four kinds that alternate in the list
+  for (std::size_t i = 0; i < all.size(); i += kStride) values.push_back(all[i]);
   const auto count = static_cast<std::int64_t>(values.size());
   for (DeviceBackend* device : device_backends()) {
     CAPTURE(device->name());
