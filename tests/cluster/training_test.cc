@@ -1,0 +1,150 @@
+// Jobs that train Fashion-MNIST: results, bits, staleness, resume.
+#include <doctest/doctest.h>
+
+#include <csignal>
+
+#include "storage/digest.h"
+#include "tests/cluster/job.h"
+#include "tests/unit/worker/data_nn/local_loop.h"
+#include "worker/data/fashion_mnist.h"
+
+namespace leeway::cluster {
+namespace {
+
+// Small enough for seconds, large enough that tensors are cut and spread over servers.
+constexpr int kWidth = 32;
+constexpr int kBatch = 200;
+constexpr const char* kRate = "0.05";
+
+std::vector<std::string> program(int epochs = 1) {
+  return {"fashion_mnist",
+          "--epochs",
+          std::to_string(epochs),
+          "--width",
+          std::to_string(kWidth),
+          "--batch",
+          std::to_string(kBatch),
+          "--learning-rate",
+          kRate,
+          "--device",
+          "cpu"};
+}
+
+void synchronous(Job& job, int servers, int workers) {
+  job.servers(servers).workers(workers).flag("--staleness", "0").flag("--update", "per_clock");
+  job.set("partition_elements", "4096").set("seed", "1");
+}
+
+const JobResult& succeed(Job& job) {
+  const JobResult& result = job.run();
+  REQUIRE_MESSAGE(result.exit_code == 0, result.output);
+  REQUIRE(result.summary);
+  CHECK(result.summary->result == "ok");
+  CHECK(result.summary->reason.empty());
+  CHECK(result.summary->violations == 0);
+  return result;
+}
+
+std::string digest_of(int servers, int workers, int epochs = 1) {
+  const TemporaryDirectory checkpoints;
+  Job job;
+  synchronous(job, servers, workers);
+  job.checkpoints(checkpoints.path()).program(program(epochs));
+  succeed(job);
+  return checkpoint_digest(checkpoints.path());
+}
+
+std::string local_digest(int workers) {
+  const auto open = [](auto part) {
+    return value_or_throw(
+        worker::data::FashionMnist::open(worker::data::kFashionMnistDirectory, part));
+  };
+  worker::LocalTrainingOptions options;
+  options.settings.update.value = "per_clock";
+  options.settings.learning_rate = std::stod(kRate);
+  options.workers = static_cast<std::uint32_t>(workers);
+  options.batch = kBatch;
+  options.width = kWidth;
+  const auto result =
+      worker::local_training(open(worker::data::FashionMnist::Part::kTrain),
+                             open(worker::data::FashionMnist::Part::kTest), options);
+  storage::ModelDigest digest;
+  for (const worker::LocalTensor& tensor : result.tensors) {
+    digest.begin_tensor(tensor.name, tensor.shape);
+    digest.add(tensor.master);
+  }
+  return digest.hex();
+}
+
+}  // namespace
+
+TEST_SUITE_BEGIN("cluster");
+
+TEST_CASE("a quick job trains, reports itself and ends with every role at 0 (M7)") {
+  Job job;
+  job.servers(2).workers(3).flag("--staleness", "2").program(program());
+  const JobResult& result = succeed(job);
+  const JobSummary& summary = *result.summary;
+  CHECK(summary.metrics.at("test_accuracy") > 0.7);
+  CHECK(summary.samples == 60000);
+  CHECK(summary.steps == 60000 / kBatch);
+  CHECK(summary.exit_codes.size() == 6);
+  for (const auto& [who, code] : summary.exit_codes) CHECK_MESSAGE(code == 0, who);
+  CHECK(summary.staleness_bound == "2");
+  CHECK(result.output.find("server.0") != std::string::npos);
+}
+
+TEST_CASE("same bits on 1, 2 and 3 servers, and as one process computes them") {
+  const std::string expected = local_digest(3);
+  for (int servers : {1, 2, 3}) CHECK(digest_of(servers, 3) == expected);
+}
+
+TEST_CASE("C1: one worker at staleness 0 equals local training") {
+  CHECK(digest_of(2, 1) == local_digest(1));
+}
+
+TEST_CASE("observed staleness never exceeds the bound") {
+  for (const char* bound : {"0", "1", "4", "inf"}) {
+    CAPTURE(bound);
+    Job job;
+    job.servers(2).workers(3).flag("--staleness", bound).program(program());
+    const JobSummary& summary = *succeed(job).summary;
+    CHECK(summary.staleness_bound == bound);
+    if (std::string(bound) != "inf") CHECK(summary.max_observed <= std::stol(bound));
+    long pulls = 0;
+    for (long count : summary.histogram) pulls += count;
+    CHECK(pulls >= summary.steps);
+  }
+}
+
+TEST_CASE("interrupted and resumed equals uninterrupted") {
+  for (int workers : {1, 3}) {
+    CAPTURE(workers);
+    const std::string expected = digest_of(2, workers, 2);
+    const TemporaryDirectory checkpoints;
+    {
+      Job job;
+      synchronous(job, 2, workers);
+      job.checkpoints(checkpoints.path()).set("checkpoint_every", "1000000").program(program(2));
+      job.start();
+      job.wait_for("scheduler at ");
+      job.pid_of("worker.0");  // all are training
+      job.kill_member("leeway-run", SIGINT);
+      const JobResult& result = job.finish();
+      CHECK_MESSAGE(result.exit_code == 130, result.output);
+      REQUIRE(result.summary);
+      CHECK(result.summary->reason.starts_with("interrupted"));
+      REQUIRE_MESSAGE(!result.summary->last_checkpoint.empty(), result.output);
+    }
+    Job job;
+    synchronous(job, 1, workers);  // another number of servers
+    job.checkpoints(checkpoints.path()).flag("--resume", "auto").program(program(2));
+    const JobSummary& summary = *succeed(job).summary;
+    CHECK(summary.steps < 2 * 60000 / kBatch);
+    CHECK(checkpoint_digest(checkpoints.path()) == expected);
+  }
+}
+
+TEST_SUITE_END();
+
+}  // namespace leeway::cluster
