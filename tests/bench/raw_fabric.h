@@ -2,7 +2,7 @@
 // the way. The limit that Leeway's endpoint, push and pull are measured against.
 //
 // Used from one thread. Same provider, memory modes and operations as transport/ uses; no thread,
-// no deadlines, no error handling beyond an exception: it spins on the completion queue.
+// no deadlines, no error handling beyond an exception: it polls the completion queue.
 #pragma once
 
 #include <cstddef>
