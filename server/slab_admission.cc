@@ -17,11 +17,6 @@ void SlabAdmission::forget(WorkerId worker) {
   std::erase_if(waiting_, [&](const Place& place) { return std::get<2>(place) == worker; });
 }
 
-bool SlabAdmission::waiting(WorkerId worker) const {
-  return std::ranges::any_of(waiting_,
-                             [&](const Place& place) { return std::get<2>(place) == worker; });
-}
-
 bool SlabAdmission::may_admit(const Workers& workers, const Place& place) const {
   if (free_.empty()) return false;
   if (!per_clock_) return true;

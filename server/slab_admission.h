@@ -33,8 +33,6 @@ class SlabAdmission {
   // The provider may still write into it: it is never used again.
   void quarantine() { --usable_; }
   std::uint32_t usable() const noexcept { return usable_; }
-  std::uint32_t free() const noexcept { return static_cast<std::uint32_t>(free_.size()); }
-  bool waiting(WorkerId worker) const;
 
  private:
   using Place = std::tuple<std::uint64_t, std::uint64_t, WorkerId>;  // clock, arrival

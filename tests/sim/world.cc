@@ -42,6 +42,7 @@ World::World(const WorldOptions& options) : events_(options.seed) {
                               .minimal_slabs = least,
                               .bugs = options.bugs};
     config.slabs = least + static_cast<std::uint32_t>(events_.below(3));
+    if (options.one_slab) config.slabs = config.minimal_slabs = 1;
     for (PartitionId p : shard(s)) config.partitions.push_back({p, kElements});
     for (const Worker& worker : workers_)
       config.workers[worker.id] = {Incarnation(100 + worker.id.value()), Clock(0), {}};
@@ -219,7 +220,6 @@ void World::crash(Worker& worker) {
 // ---------------------------------------------------------------------------------------
 
 void World::carry_out(std::size_t s, const server::Effects& effects) {
-  Server& server = servers_[s];
   for (const server::Effect& effect : effects) {
     if (const auto* read = std::get_if<server::ReadPayload>(&effect)) {
       events_.soon(kCompute, [this, s, read = *read] {
@@ -271,7 +271,6 @@ void World::carry_out(std::size_t s, const server::Effects& effects) {
       broken(fmt::format("server.{} gave up: {}", s, fault->reason));
     }
   }
-  (void)server;
 }
 
 void World::apply(std::size_t s, const server::Apply& update) {

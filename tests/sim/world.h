@@ -32,6 +32,7 @@ struct SimulationError : std::runtime_error {
 struct WorldOptions {
   std::uint64_t seed = 1;
   server::CoreConfig::PlantedBugs bugs;
+  bool one_slab = false;  // fewer than SlabRule::minimum() asks for
 };
 
 class World {
