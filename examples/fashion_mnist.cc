@@ -72,7 +72,8 @@ void train(const FashionMnistFlags& flags) {
       sampler.dropped_per_epoch(), seed, flags.data.string());
 
   // A step: weights as new as the staleness bound asks; forward and backward, each gradient pushed
-  // as soon as it is there; commit, which makes the step count everywhere or nowhere.
+  // as soon as it is there; commit, which makes the step count everywhere or nowhere. The learning
+  // rate falls in a line to zero at the last step.
   bool stopped = false;
   while (session->clock().value() < steps) {
     if (!session->begin_step()) {
@@ -81,9 +82,12 @@ void train(const FashionMnistFlags& flags) {
     }
     const data::Batch& batch = *leeway::value_or_throw(loader.next());
     model.load(parameters);
-    const nn::Score score = model.train(
-        static_cast<std::int64_t>(batch.rows), batch.features.data(), batch.labels.data(),
-        {.loss_scale = session->loss_scale(), .parts = flags.accumulate}, parameters.push());
+    const nn::Score score = model.train(static_cast<std::int64_t>(batch.rows),
+                                        batch.features.data(), batch.labels.data(),
+                                        {.loss_scale = session->loss_scale(),
+                                         .gradient_factor = nn::linear_decay(batch.step, steps),
+                                         .parts = flags.accumulate},
+                                        parameters.push());
     session->note_loading(loader.take_seconds_waited());
     session->commit({.samples = static_cast<std::uint32_t>(batch.rows),
                      .loss = score.loss,

@@ -34,8 +34,9 @@ std::variant<FashionMnistFlags, Goodbye> parse_fashion_mnist_flags(int argc,
   app.add_option("--width", flags.width, "units of each of the two hidden layers")
       ->check(positive)
       ->capture_default_str();
-  app.add_option("--learning-rate", flags.learning_rate,
-                 "of the servers' optimizer, unless the job sets learning_rate itself")
+  app.add_option(
+         "--learning-rate", flags.learning_rate,
+         "of the first step, falling in a line to zero; a learning_rate that the job sets wins")
       ->check(CLI::Validator(
           [](std::string& text) {
             double value = 0;
@@ -45,8 +46,10 @@ std::variant<FashionMnistFlags, Goodbye> parse_fashion_mnist_flags(int argc,
           },
           "NUMBER >= 0"))
       ->capture_default_str();
-  const CLI::Option* seed_option = app.add_option(
-      "--seed", seed, "of the first weights and the order of the images; default: the job's");
+  const CLI::Option* seed_option =
+      app.add_option("--seed", seed,
+                     "of the first weights and the order of the images; default: the job's")
+          ->check(CLI::NonNegativeNumber);
   app.add_option("--data", data, "directory with the four files of the data set")
       ->capture_default_str();
   app.add_option("--device", device, "auto (a GPU when there is one), cpu or cuda")

@@ -28,7 +28,8 @@ Score Classifier::train(std::int64_t rows, const Half* features, const std::int3
                         const TrainOptions& options, const GradientSink& sink) {
   LEEWAY_CHECK(options.parts > 0 && rows > 0 && rows % options.parts == 0);
   const std::int64_t part_rows = rows / options.parts;
-  const double gradient_scale = options.loss_scale / static_cast<double>(rows);
+  const double gradient_scale =
+      options.loss_scale * options.gradient_factor / static_cast<double>(rows);
   for (std::uint32_t part = 0; part < options.parts; ++part) {
     const std::int64_t first = part * part_rows;
     const Half* input = on_device(part_rows, features + first * model_.inputs());

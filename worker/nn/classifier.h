@@ -23,8 +23,18 @@ struct Score {
   double accuracy = 0;  // share of samples whose largest logit is their label
 };
 
+// The share of the learning rate that is left at a step when it falls in a line to zero at the last
+// one, so that training ends at rest instead of in the noise of its last samples. It depends on the
+// step alone, as the order of the data does.
+constexpr double linear_decay(std::uint64_t step, std::uint64_t steps) noexcept {
+  return step < steps ? static_cast<double>(steps - step) / static_cast<double>(steps) : 0.0;
+}
+
 struct TrainOptions {
   double loss_scale = 1;
+  // Multiplies the gradients and not the loss that is reported. For sgd and momentum it acts as a
+  // factor of the learning rate; adam divides it out.
+  double gradient_factor = 1;
   // The rows are computed in so many equal parts, one after another, for models whose activations
   // for all of them do not fit: the gradients add up in FP32 and are given away with the last part.
   std::uint32_t parts = 1;
@@ -39,8 +49,8 @@ class Classifier {
   // Takes over the weights; to be called whenever they are new.
   void load(const Parameters& parameters) { model_.load(parameters); }
 
-  // Forward and backward: `sink` gets the gradient of loss_scale * mean loss for each parameter,
-  // once, the last layer's first. `rows` is a multiple of options.parts.
+  // Forward and backward: `sink` gets the gradient of loss_scale * gradient_factor * mean loss,
+  // each parameter once, the last layer's first. `rows` is a multiple of options.parts.
   Score train(std::int64_t rows, const Half* features, const std::int32_t* labels,
               const TrainOptions& options, const GradientSink& sink);
   // Forward over a whole data set. Its errors are ConfigErrors.

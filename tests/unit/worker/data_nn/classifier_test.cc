@@ -174,7 +174,7 @@ TEST_CASE("a step in parts has the gradient of the step in one") {
   CHECK(rig.gradients == gradients);
 }
 
-TEST_CASE("the loss scale multiplies gradients and leaves the loss") {
+TEST_CASE("the loss scale and a factor multiply gradients and leave the loss") {
   Rig rig({20, 16, 4}, kernels::open_cpu_backend());
   const Samples samples = random_samples(16, 20, 4, 8);
   const Score one = rig.train(samples, {.loss_scale = 64});
@@ -185,6 +185,14 @@ TEST_CASE("the loss scale multiplies gradients and leaves the loss") {
   CHECK(one.loss == sixteen.loss);
   for (std::size_t p = 0; p < expected.size(); ++p)
     CHECK(distance(rig.gradients[p], expected[p]) < 2 * kHalfEpsilon);
+
+  const Score slower = rig.train(samples, {.loss_scale = 2048, .gradient_factor = 0.5});
+  CHECK(one.loss == slower.loss);
+  for (std::size_t p = 0; p < expected.size(); ++p)
+    CHECK(distance(rig.gradients[p], expected[p]) < 2 * kHalfEpsilon);
+  CHECK(linear_decay(0, 4) == 1.0);
+  CHECK(linear_decay(3, 4) == 0.25);
+  CHECK(linear_decay(9, 4) == 0.0);
 
   rig.train(samples, {.loss_scale = 0x1p30});  // beyond FP16: seen in the gradients, no crash
   bool finite = true;

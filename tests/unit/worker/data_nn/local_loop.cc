@@ -47,10 +47,13 @@ LocalTrainingResult local_training(const data::Dataset& training, const data::Da
     for (std::uint32_t w = 0; w < options.workers; ++w) {
       const double scale = scalers[w].scale();
       model.load(parameters);
-      const auto score = model.train(
-          static_cast<std::int64_t>(rows), batch.features.data() + w * rows * training.features(),
-          batch.labels.data() + w * rows, {.loss_scale = scale, .parts = options.accumulate},
-          parameters.push_into(steps[w], scale));
+      const auto score = model.train(static_cast<std::int64_t>(rows),
+                                     batch.features.data() + w * rows * training.features(),
+                                     batch.labels.data() + w * rows,
+                                     {.loss_scale = scale,
+                                      .gradient_factor = nn::linear_decay(c, result.steps),
+                                      .parts = options.accumulate},
+                                     parameters.push_into(steps[w], scale));
       loss += score.loss / options.workers;
       value_or_throw(scalers[w].finished(steps[w].finite));
       if (steps[w].finite)

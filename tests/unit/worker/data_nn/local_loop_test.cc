@@ -64,6 +64,7 @@ TEST_CASE("three workers learn, whatever rule merges their steps") {
     CHECK(result.losses.back() < result.losses.front() / 2);
   }
   auto stale = small("per_push");
+  stale.settings.learning_rate = 0.003;
   stale.delay = 8;  // three workers, each two steps behind the others
   CHECK(local_training(sets.training, sets.test, stale).test.accuracy > 0.75);
 }
