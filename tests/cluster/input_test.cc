@@ -59,8 +59,8 @@ TEST_CASE("F2: a port in use is named") {
   job.flag("--listen", "127.0.0.1:" + std::to_string(taken.port())).program({"small_worker"});
   const JobResult& result = job.run(seconds(20));
   CHECK_MESSAGE(result.exit_code == 1, result.output);
-  CHECK_MESSAGE(result.summary->reason.find(std::to_string(taken.port())) != std::string::npos,
-                result.summary->reason);
+  CHECK_MESSAGE(result.summary.reason.find(std::to_string(taken.port())) != std::string::npos,
+                result.summary.reason);
 }
 
 TEST_CASE("a fabric that is not there is an error, never a fallback") {
@@ -69,7 +69,7 @@ TEST_CASE("a fabric that is not there is an error, never a fallback") {
     job.flag("--fabric", fabric).program({"small_worker"});
     const JobResult& result = job.run(seconds(20));
     CHECK_MESSAGE(result.exit_code == 1, result.output);
-    CHECK_MESSAGE(result.summary->reason.find(fabric) != std::string::npos, result.summary->reason);
+    CHECK_MESSAGE(result.summary.reason.find(fabric) != std::string::npos, result.summary.reason);
   }
 }
 
@@ -78,8 +78,8 @@ TEST_CASE("a missing data directory is named") {
   job.workers(2).program({"fashion_mnist", "--data", "/nowhere/at/all"});
   const JobResult& result = job.run(seconds(20));
   CHECK_MESSAGE(result.exit_code == 1, result.output);
-  CHECK_MESSAGE(result.summary->reason.find("/nowhere/at/all") != std::string::npos,
-                result.summary->reason);
+  CHECK_MESSAGE(result.summary.reason.find("/nowhere/at/all") != std::string::npos,
+                result.summary.reason);
 }
 
 TEST_CASE("M8: a worker with another token, or of another size of job, is refused with the cause") {

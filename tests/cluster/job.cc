@@ -30,7 +30,10 @@ std::string read_file(const fs::path& path) {
 
 std::string bin_path() {
   const char* path = std::getenv("LEEWAY_BIN_PATH");
-  return path == nullptr ? "" : path;
+  if (path == nullptr)
+    throw std::runtime_error(
+        "LEEWAY_BIN_PATH is not set: run this through meson test or tests/run");
+  return path;
 }
 
 std::string find_program(const std::string& name) {

@@ -45,7 +45,7 @@ struct JobResult {
   int exit_code = -1;  // a signal is negative
   double seconds = 0;  // from start() to the end
   std::string output;  // both streams
-  std::optional<JobSummary> summary;
+  JobSummary summary;  // text "" = none was written
 };
 
 // A directory that is gone with its owner.

@@ -33,7 +33,7 @@ Job& plain(Job& job, int servers, int workers) {
 const JobResult& succeed(Job& job) {
   const JobResult& result = job.run();
   REQUIRE_MESSAGE(result.exit_code == 0, result.output);
-  CHECK(result.summary->violations == 0);
+  CHECK(result.summary.violations == 0);
   return result;
 }
 
@@ -47,7 +47,7 @@ TEST_CASE("N2: NaN from step 0 stops at the smallest scale and never touches the
   job.program({"small_worker", "--steps", "1000", "--nan-at", "0", "--initial", "3"});
   const JobResult& result = job.run();
   CHECK_MESSAGE(result.exit_code == 1, result.output);
-  CHECK_MESSAGE(result.summary->reason.find("scale") != std::string::npos, result.summary->reason);
+  CHECK_MESSAGE(result.summary.reason.find("scale") != std::string::npos, result.summary.reason);
   CHECK(distinct(said(result.output, "first")).size() == 1);
 }
 
@@ -68,7 +68,7 @@ TEST_CASE("N4: one inf in a 4 MiB tensor skips the step on every server, counted
   job.program({"small_worker", "--steps", "10", "--shapes", "big=1024x1024", "small=3", "--inf-at",
                "4", "--fault-rank", "1"});
   const JobResult& result = succeed(job);
-  CHECK(result.summary->skipped_steps == 1);
+  CHECK(result.summary.skipped_steps == 1);
   for (const std::string& line : said(result.output, "weights"))
     CHECK_MESSAGE(line.find(" -19 -19 ") != std::string::npos, line);
 }
@@ -139,8 +139,8 @@ TEST_CASE("C3: two tensors of one name, and another shape, are refused by name")
     job.program({"small_worker", "--shapes", "encoder.weight=4x3", "b=2", fault, "1"});
     const JobResult& result = job.run(seconds(30));
     CHECK_MESSAGE(result.exit_code == 1, result.output);
-    CHECK_MESSAGE(result.summary->reason.find("encoder.weight") != std::string::npos,
-                  result.summary->reason);
+    CHECK_MESSAGE(result.summary.reason.find("encoder.weight") != std::string::npos,
+                  result.summary.reason);
   }
 }
 
@@ -148,7 +148,7 @@ TEST_CASE("O1: NaN as a loss and as a metric still gives strict JSON") {
   Job job;
   plain(job, 1, 1).program({"small_worker", "--steps", "3", "--nan-loss", "--nan-metric"});
   const JobResult& result = succeed(job);  // the parser refuses NaN
-  CHECK(result.summary->text.find("\"metric\": null") != std::string::npos);
+  CHECK(result.summary.text.find("\"metric\": null") != std::string::npos);
 }
 
 TEST_SUITE_END();

@@ -38,10 +38,10 @@ void synchronous(Job& job, int servers, int workers) {
 const JobResult& succeed(Job& job) {
   const JobResult& result = job.run();
   REQUIRE_MESSAGE(result.exit_code == 0, result.output);
-  REQUIRE(result.summary);
-  CHECK(result.summary->result == "ok");
-  CHECK(result.summary->reason.empty());
-  CHECK(result.summary->violations == 0);
+  REQUIRE(!result.summary.text.empty());
+  CHECK(result.summary.result == "ok");
+  CHECK(result.summary.reason.empty());
+  CHECK(result.summary.violations == 0);
   return result;
 }
 
@@ -84,7 +84,7 @@ TEST_CASE("a quick job trains, reports itself and ends with every role at 0 (M7)
   Job job;
   job.servers(2).workers(3).flag("--staleness", "2").program(program());
   const JobResult& result = succeed(job);
-  const JobSummary& summary = *result.summary;
+  const JobSummary& summary = result.summary;
   CHECK(summary.metrics.at("test_accuracy") > 0.7);
   CHECK(summary.samples == 60000);
   CHECK(summary.steps == 60000 / kBatch);
@@ -108,7 +108,7 @@ TEST_CASE("observed staleness never exceeds the bound") {
     CAPTURE(bound);
     Job job;
     job.servers(2).workers(3).flag("--staleness", bound).program(program());
-    const JobSummary& summary = *succeed(job).summary;
+    const JobSummary& summary = succeed(job).summary;
     CHECK(summary.staleness_bound == bound);
     if (std::string(bound) != "inf") CHECK(summary.max_observed <= std::stol(bound));
     long pulls = 0;
@@ -132,14 +132,14 @@ TEST_CASE("interrupted and resumed equals uninterrupted") {
       job.kill_member("leeway-run", SIGINT);
       const JobResult& result = job.finish();
       CHECK_MESSAGE(result.exit_code == 130, result.output);
-      REQUIRE(result.summary);
-      CHECK(result.summary->reason.starts_with("interrupted"));
-      REQUIRE_MESSAGE(!result.summary->last_checkpoint.empty(), result.output);
+      REQUIRE(!result.summary.text.empty());
+      CHECK(result.summary.reason.starts_with("interrupted"));
+      REQUIRE_MESSAGE(!result.summary.last_checkpoint.empty(), result.output);
     }
     Job job;
     synchronous(job, 1, workers);  // another number of servers
     job.checkpoints(checkpoints.path()).flag("--resume", "auto").program(program(2));
-    const JobSummary& summary = *succeed(job).summary;
+    const JobSummary& summary = succeed(job).summary;
     CHECK(summary.steps < 2 * 60000 / kBatch);
     CHECK(checkpoint_digest(checkpoints.path()) == expected);
   }
