@@ -133,6 +133,17 @@ TEST_CASE("gradients of every dtype, several of them, give the same bits in ever
   }
 }
 
+TEST_CASE("a gradient of -0 counts as +0 in every version") {
+  Problem problem(33, {Dtype::kF16}, 13);
+  for (auto* half = reinterpret_cast<Half*>(problem.payloads[0].data());
+       half != reinterpret_cast<Half*>(problem.payloads[0].data()) + 33; ++half)
+    *half = to_half(-0.0f);
+  problem.m.assign(33, -0.0f);
+  check_same_bits(Optimizer::kMomentum, problem);
+  run_on(scalar_kernels(), Optimizer::kMomentum, problem);
+  CHECK_FALSE(std::signbit(problem.m[0]));
+}
+
 TEST_CASE("weight decay, later steps and every publish dtype give the same bits") {
   for (Optimizer optimizer : kOptimizers) {
     CAPTURE(static_cast<int>(optimizer));
