@@ -41,6 +41,8 @@ class EmulatedBackend final : public DeviceBackend {
 
 }  // namespace
 
-std::unique_ptr<DeviceBackend> open_emulated_backend() { return std::make_unique<EmulatedBackend>(); }
+std::unique_ptr<DeviceBackend> open_emulated_backend() {
+  return std::make_unique<EmulatedBackend>();
+}
 
 }  // namespace leeway::kernels
