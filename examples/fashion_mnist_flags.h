@@ -11,11 +11,13 @@
 
 namespace leeway::examples {
 
+// The defaults are for three workers whose every push is applied: small batches and a small
+// learning rate bear the delays of staleness better than large ones do.
 struct FashionMnistFlags {
-  std::uint32_t epochs = 12;
-  std::uint32_t batch = 64;  // of one worker, each of the parts of a step
+  std::uint32_t epochs = 8;
+  std::uint32_t batch = 32;  // of one worker, each of the parts of a step
   std::uint32_t width = 256;
-  double learning_rate = 0.01;
+  double learning_rate = 0.004;
   std::optional<std::uint64_t> seed;
   std::filesystem::path data;
   kernels::BackendChoice device = kernels::BackendChoice::kAuto;

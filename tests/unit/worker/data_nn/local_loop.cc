@@ -14,7 +14,7 @@ LocalTrainingResult local_training(const data::Dataset& training, const data::Da
                                    const LocalTrainingOptions& options) {
   const JobSettings& settings = options.settings;
   const auto backend = kernels::open_cpu_backend();
-  const std::int64_t width = options.width;
+  const std::int64_t width = options.program.width;
   nn::Classifier model(
       *backend, nn::multilayer_perceptron(*backend, {static_cast<std::int64_t>(training.features()),
                                                      width, width, training.classes()}));
@@ -24,14 +24,14 @@ LocalTrainingResult local_training(const data::Dataset& training, const data::Da
   model.declare(parameters, settings.seed);
 
   // One worker with everybody's samples: its slice of a step is the workers' slices in rank order.
-  const std::uint64_t rows = std::uint64_t{options.batch} * options.accumulate;
+  const std::uint64_t rows = std::uint64_t{options.program.batch} * options.program.accumulate;
   const data::Sampler sampler({.samples = training.samples(),
                                .batch = rows * options.workers,
                                .rank = 0,
                                .world_size = 1,
                                .seed = settings.seed});
   LocalTrainingResult result;
-  result.steps = options.epochs * sampler.steps_per_epoch();
+  result.steps = options.program.epochs * sampler.steps_per_epoch();
   data::Loader loader(training, sampler, {.first_step = 0, .end_step = result.steps});
 
   std::vector<LossScaler> scalers(
@@ -52,7 +52,7 @@ LocalTrainingResult local_training(const data::Dataset& training, const data::Da
                                      batch.labels.data() + w * rows,
                                      {.loss_scale = scale,
                                       .gradient_factor = nn::linear_decay(c, result.steps),
-                                      .parts = options.accumulate},
+                                      .parts = options.program.accumulate},
                                      parameters.push_into(steps[w], scale));
       loss += score.loss / options.workers;
       value_or_throw(scalers[w].finished(steps[w].finite));

@@ -11,22 +11,22 @@
 #include <vector>
 
 #include "common/job_settings.h"
+#include "examples/fashion_mnist_flags.h"
 #include "tests/unit/worker/data_nn/local_parameters.h"
 #include "worker/data/dataset.h"
 #include "worker/nn/classifier.h"
 
 namespace leeway::worker {
 
+// By default what fashion_mnist does without flags, in a job without settings of its own.
 struct LocalTrainingOptions {
-  // optimizer and its numbers, update, pull_dtype, loss_scale_*, seed; the learning rate is the
-  // job's, so a caller who compares with fashion_mnist sets that program's.
+  LocalTrainingOptions() { settings.learning_rate = program.learning_rate; }
+
+  examples::FashionMnistFlags program;  // epochs, batch, width and accumulate count here
+  // The optimizer and its numbers, update, pull_dtype, loss_scale_*, seed. Staleness is `delay`.
   JobSettings settings;
   std::uint32_t workers = 3;
-  std::uint32_t epochs = 1;
-  std::uint32_t batch = 64;      // of one worker, of each part
-  std::uint32_t width = 256;     // two hidden layers, as fashion_mnist
-  std::uint32_t accumulate = 1;  // parts of a step
-  std::size_t delay = 0;         // each step uses the weights of so many updates ago
+  std::size_t delay = 0;  // each step uses the weights of so many updates ago
 };
 
 struct LocalTrainingResult {
