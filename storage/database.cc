@@ -16,7 +16,9 @@
 namespace leeway::storage {
 namespace {
 
-// Readers must leave no LOG file in somebody else's directory.
+// Readers must leave no LOG file in somebody else's directory. Writers must not have one either:
+// this build of RocksDB asserts, and so aborts the process, when it logs again after the disk was
+// full.
 class SilentLogger : public rocksdb::Logger {
  public:
   using rocksdb::Logger::Logv;
@@ -64,6 +66,7 @@ rocksdb::Options base_options() {
   options.compression = rocksdb::kNoCompression;
   options.max_open_files = -1;  // all tables opened at once: a reader never opens one later
   options.skip_stats_update_on_db_open = true;
+  options.info_log = std::make_shared<SilentLogger>();
   rocksdb::BlockBasedTableOptions table;
   table.no_block_cache = true;  // every byte is read once
   table.checksum = rocksdb::kXXH3;
@@ -121,8 +124,6 @@ Result<std::unique_ptr<Database>> Database::open(const std::string& directory, b
 Status Database::reopen() {
   rocksdb::Options options = base_options();
   options.create_if_missing = true;
-  options.info_log_level = rocksdb::WARN_LEVEL;
-  options.keep_log_file_num = 2;
   options.write_buffer_size = 4u << 20;
   options.avoid_flush_during_shutdown = true;  // what was not acknowledged must not appear later
   options.disable_auto_compactions = !small_values_;  // a shard is written once, never rewritten
@@ -155,7 +156,6 @@ Result<std::unique_ptr<rocksdb::DB>> open_read_only(const std::string& directory
   if (std::error_code failed; !std::filesystem::exists(directory + "/CURRENT", failed))
     return fail(Code::kNotFound, fmt::format("there is no checkpoint store in {}", directory));
   rocksdb::Options options = base_options();
-  options.info_log = std::make_shared<SilentLogger>();
   // The writer beside us may delete a file between our reading of its list and our opening of it.
   constexpr int kTries = 10;
   rocksdb::Status status;

@@ -17,6 +17,10 @@
 namespace leeway::storage {
 namespace {
 
+// The table writer keeps a failed write to itself until its Finish, so we look before each: what it
+// has buffered, and what RocksDB needs to record the table.
+constexpr std::uint64_t kReserveBytes = 3u << 20;
+
 std::uint64_t draw_save_number() {
   std::random_device device;
   return static_cast<std::uint64_t>(device()) << 32 | device();
@@ -102,6 +106,10 @@ class SstShardWriter : public ShardWriter {
 
   Status append(const RecordKey& key, const Record& record) {
     if (Status alive = check_open(); !alive) return alive;
+    if (Status room = check_free_space(what_, database_->directory(), kReserveBytes); !room) {
+      discard();
+      return room;
+    }
     const std::string text = encode_key(id_, key);
     encode_record(text, record, value_);
     if (Status put = check(table_->Put(text, value_)); !put) return put;

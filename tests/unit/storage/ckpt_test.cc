@@ -94,7 +94,7 @@ TEST_CASE("K2 leeway-ckpt: verify names the damaged checkpoint and clears the ot
 
 TEST_CASE("leeway-ckpt: wrong use is one line with a remedy") {
   TempDir dir;
-  TestJob job(dir.path(), 1, 1000);
+  TestJob job(dir.path(), 1, 100'000);
   check_refused({"list", dir.path("nowhere")}, "does not exist");
   check_refused({"inspect", dir.path()}, "no committed checkpoint");
   check_refused({"verify", dir.path()}, "no committed checkpoint");

@@ -130,7 +130,7 @@ TEST_CASE("safetensors: no changed byte of the header crashes the reader") {
   REQUIRE(writer->finish());
   const std::string whole = bytes_of(file);
   std::mt19937_64 random(31);
-  for (int i = 0; i < 300; ++i) {
+  for (int i = 0; i < 100; ++i) {
     std::string changed = whole;
     changed[random() % (whole.size() - 24)] = static_cast<char>(random());
     write_bytes(file, changed);

@@ -74,7 +74,7 @@ TEST_CASE("shard store: a writer that is given up leaves no file") {
 TEST_CASE("K2 shard store: what a crash left is removed at the next start") {
   TempDir dir;
   {
-    TestJob job(dir.path(), 1, 1000);
+    TestJob job(dir.path(), 1, 100'000);
     job.save("whole", TestModel::small(1));
     REQUIRE(job.write("uncommitted", TestModel::small(2)));
   }
@@ -96,7 +96,7 @@ TEST_CASE("K2 shard store: what a crash left is removed at the next start") {
 
 TEST_CASE("shard store: a name is written again only while it is not committed") {
   TempDir dir;
-  TestJob job(dir.path(), 1, 500);
+  TestJob job(dir.path(), 1, 100'000);
   REQUIRE(job.write("c", TestModel::small(1)));
   TestModel shorter = TestModel::small(2);
   shorter.tensors.pop_back();

@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstring>
 #include <fstream>
+#include <map>
 
 #include "storage/digest.h"
 
@@ -104,12 +105,14 @@ Status TestJob::write_shard(ShardWriter& writer, const Manifest& manifest, std::
                             const TestModel& model) const {
   for (const auto& [rank, worker] : manifest.workers)
     if (Status added = writer.add_worker(rank, worker); !added) return added;
+  std::map<std::pair<std::uint32_t, ArrayKind>, std::vector<float>> made;
   for (std::uint32_t p = 0; p < manifest.partitions.size(); ++p) {
     const ManifestPartition& partition = manifest.partitions[p];
     if (partition.server != server) continue;
     for (std::uint32_t array = 0; array <= model.state_arrays; ++array) {
       const auto kind = static_cast<ArrayKind>(array);
-      const std::vector<float> all = model.values(partition.tensor, kind);
+      std::vector<float>& all = made[{partition.tensor, kind}];
+      if (all.empty()) all = model.values(partition.tensor, kind);
       if (Status added = writer.add(PartitionId(p), kind,
                                     std::span(all).subspan(partition.begin, partition.elements));
           !added)
