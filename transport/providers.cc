@@ -33,6 +33,7 @@ constexpr std::array kTable = {
                    .pins_memory = true,
                    .binds_to_ip = false,
                    .sized_by_peers = false,
+                   .rxm_queue = 0,
                    .delivery = Delivery::kAsked,
                    .inject_sized_messages = false,
                    .lingers = false,
@@ -45,6 +46,7 @@ constexpr std::array kTable = {
                    .pins_memory = true,
                    .binds_to_ip = true,
                    .sized_by_peers = true,
+                   .rxm_queue = 64,
                    .delivery = Delivery::kAlways,
                    .inject_sized_messages = false,
                    .lingers = false,
@@ -59,6 +61,7 @@ constexpr std::array kTable = {
                    .pins_memory = false,
                    .binds_to_ip = true,
                    .sized_by_peers = false,
+                   .rxm_queue = 64,
                    .delivery = Delivery::kAsked,
                    .inject_sized_messages = false,
                    .lingers = false,
@@ -71,6 +74,7 @@ constexpr std::array kTable = {
                    .pins_memory = false,
                    .binds_to_ip = false,
                    .sized_by_peers = false,
+                   .rxm_queue = 0,
                    .delivery = Delivery::kByKernel,
                    .inject_sized_messages = true,
                    .lingers = true,
@@ -124,6 +128,17 @@ Info look_for(const ProviderTraits& traits, const std::string& bind) {
   return nullptr;
 }
 
+// libfabric takes these from the environment alone, when it is first used; what the user set stays.
+void set_parameters(const ProviderTraits& traits, std::uint32_t peers) {
+  const auto set = [](const char* name, std::size_t value) {
+    setenv(name, std::to_string(value).c_str(), 0);
+  };
+  if (traits.sized_by_peers) set("FI_UNIVERSE_SIZE", std::max(peers, 2u));
+  if (traits.rxm_queue == 0) return;
+  set("FI_OFI_RXM_MSG_TX_SIZE", traits.rxm_queue);
+  set("FI_OFI_RXM_MSG_RX_SIZE", traits.rxm_queue);
+}
+
 std::string what_is_there() {
   std::vector<std::string_view> found;
   for (const ProviderTraits& traits : kTable)
@@ -152,10 +167,7 @@ Choice choose_provider(const EndpointOptions& options) {
                                ? own_address(options.bind)
                                : "";
   const KeepSignals keep;
-  // Read by libfabric when it is first used, so this must come before any fi_getinfo.
-  for (const ProviderTraits* traits : wanted)
-    if (traits->sized_by_peers)
-      setenv("FI_UNIVERSE_SIZE", std::to_string(std::max(options.peers, 2u)).c_str(), 0);
+  for (const ProviderTraits* traits : wanted) set_parameters(*traits, options.peers);
   for (const ProviderTraits* traits : wanted)
     if (Info info = look_for(*traits, bind)) return {traits, std::move(info)};
   throw ConfigError(

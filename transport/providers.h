@@ -41,6 +41,9 @@ struct ProviderTraits {
   bool pins_memory;     // registering counts against `ulimit -l`
   bool binds_to_ip;     // takes EndpointOptions::bind
   bool sized_by_peers;  // queue lengths follow FI_UNIVERSE_SIZE
+  // Queue entries of each connection under rxm, where that is a layer of the provider; else 0. It
+  // touches buffers for all of them at once: its own choice costs 90 MB and a second an endpoint.
+  std::size_t rxm_queue;
   Delivery delivery;
   // Messages no longer than the provider's inject size. A longer one waits for the peer's answer,
   // and shm looks at answers in order: one that never comes would hold up those of everybody else.

@@ -116,7 +116,7 @@ TEST_CASE("peers come and go") {
   for (const std::string fabric : kFabrics) {
     CAPTURE(fabric);
     Node node(fabric);
-    for (int i = 0; i < 3; ++i) {
+    for (int i = 0; i < 2; ++i) {
       Child child(fabric, node, true);
       CHECK(child.wait() == 0);
       const Peer gone = node.connect(child.address());
