@@ -29,6 +29,7 @@ spdlog::level::level_enum native(Level level) {
 
 void start(std::string who, Level level) {
   threshold = level;
+  spdlog::drop_all();  // a program that names itself again is no error
   auto logger = spdlog::stderr_logger_mt("leeway." + who);
   logger->set_pattern(who.empty() ? "%v" : "%H:%M:%S.%e %^%L%$ " + who + " %v");
   logger->set_level(native(level));
