@@ -68,6 +68,7 @@ Effects SupervisorCore::ended(TimePoint now, const Member& member, ProcessEnd en
   if (!killing_ && !interrupted_at_) {
     if (failure_) {
       root_cause(member, end);
+      add_words(member, words);
     } else {
       switch (member.role) {
         case Role::kScheduler:
@@ -189,6 +190,16 @@ void SupervisorCore::root_cause(const Member& member, ProcessEnd end) {
   failure_->who = to_string(member);
   failure_->reason = fmt::format("{} {}", to_string(member), to_string(end));
   failure_->restartable = member.role != Role::kWorker;
+}
+
+// What the culprit said itself, where the reason does not hold it ("ended by an exception").
+void SupervisorCore::add_words(const Member& member, const std::string& words) {
+  if (words.empty() || to_string(member) != failure_->who) return;
+  std::string& reason = failure_->reason;
+  const auto colon = reason.find(": ");
+  const std::string what = colon == std::string::npos ? reason : reason.substr(colon + 2);
+  if (reason.find(words) == std::string::npos && words.find(what) == std::string::npos)
+    reason += "; it said: " + words;
 }
 
 Effects SupervisorCore::stopped(TimePoint now, const Member& member, int signal) {

@@ -94,6 +94,7 @@ class SupervisorCore {
   void worker_ended(TimePoint now, const Member& member, ProcessEnd end, const std::string& words,
                     Effects& effects);
   void root_cause(const Member& member, ProcessEnd end);
+  void add_words(const Member& member, const std::string& words);
   void close_if_alone(TimePoint now, Effects& effects);
   void signal_all(int signal, Effects& effects) const;
   void begin_killing(TimePoint now, milliseconds patience, Effects& effects);

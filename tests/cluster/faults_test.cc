@@ -138,7 +138,7 @@ TEST_CASE("when every worker is killed the job has failed") {
 }
 
 TEST_CASE("M3: Ctrl-C ends everything within two seconds, whatever the phase") {
-  for (const char* when : {"scheduler at ", "[worker.1] step 20"}) {
+  for (const std::string when : {"scheduler at ", "[worker.1] step 20"}) {
     CAPTURE(when);
     Job job;
     job.servers(2).workers(3).program(slow_program());

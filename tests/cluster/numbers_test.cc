@@ -132,7 +132,7 @@ TEST_CASE("C3: another order of declaration gives the same result") {
 }
 
 TEST_CASE("C3: two tensors of one name, and another shape, are refused by name") {
-  for (const char* fault : {"--duplicate-rank", "--other-shape-rank"}) {
+  for (const std::string fault : {"--duplicate-rank", "--other-shape-rank"}) {
     CAPTURE(fault);
     Job job;
     plain(job, 2, 2);

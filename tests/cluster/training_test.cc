@@ -61,10 +61,11 @@ std::string local_digest(int workers) {
   };
   worker::LocalTrainingOptions options;
   options.settings.update.value = "per_clock";
-  options.settings.learning_rate = std::stod(kRate);
+  options.settings.learning_rate = options.program.learning_rate = std::stod(kRate);
   options.workers = static_cast<std::uint32_t>(workers);
-  options.batch = kBatch;
-  options.width = kWidth;
+  options.program.epochs = 1;
+  options.program.batch = kBatch;
+  options.program.width = kWidth;
   const auto result =
       worker::local_training(open(worker::data::FashionMnist::Part::kTrain),
                              open(worker::data::FashionMnist::Part::kTest), options);
@@ -104,13 +105,13 @@ TEST_CASE("C1: one worker at staleness 0 equals local training") {
 }
 
 TEST_CASE("observed staleness never exceeds the bound") {
-  for (const char* bound : {"0", "1", "4", "inf"}) {
+  for (const std::string bound : {"0", "1", "4", "inf"}) {
     CAPTURE(bound);
     Job job;
     job.servers(2).workers(3).flag("--staleness", bound).program(program());
     const JobSummary& summary = succeed(job).summary;
     CHECK(summary.staleness_bound == bound);
-    if (std::string(bound) != "inf") CHECK(summary.max_observed <= std::stol(bound));
+    if (bound != "inf") CHECK(summary.max_observed <= std::stol(bound));
     long pulls = 0;
     for (long count : summary.histogram) pulls += count;
     CHECK(pulls >= summary.steps);

@@ -157,6 +157,25 @@ TEST_CASE("a worker that crashes or exits with an error fails the job, in the sc
   }
 }
 
+TEST_CASE("a reason that does not hold the culprit's last words is given them, once") {
+  Script job;
+  job.status(Phase::kRunning);
+  const std::string reason = "worker 0 (here, pid 7): ended by an exception";
+  job.status(Phase::kFailed, reason);
+  SUBCASE("it adds something") {
+    job.end(worker(0), exited(1), "no images in /nowhere");
+    CHECK(job.core.failure()->reason == reason + "; it said: no images in /nowhere");
+  }
+  SUBCASE("it says the same") {
+    job.end(worker(0), exited(1), "worker.0: ended by an exception");
+    CHECK(job.core.failure()->reason == reason);
+  }
+  SUBCASE("somebody else says something") {
+    job.end(worker(1), exited(1), "the job failed");
+    CHECK(job.core.failure()->reason == reason);
+  }
+}
+
 TEST_CASE("the exit of a member that was told of the failure does not hide who failed") {
   Script job;
   job.status(Phase::kRunning);
