@@ -93,13 +93,14 @@ TEST_CASE("child" * doctest::skip()) {
   char fabric[16] = "", until[16] = "";
   REQUIRE(std::sscanf(role, "%d %15s %15s", &fd, fabric, until) == 3);
   const auto parent = get_bytes(fd);
+  // Before the endpoint, whose thread uses them until it is closed.
+  std::promise<void> greeted;
+  Peer peer;
   const auto endpoint = Endpoint::open({.fabric = fabric});
   const RegisteredMemory memory = value_or_throw(endpoint->allocate(kChildMemory));
   fill(memory, 77);
-  Peer peer;
   endpoint->start(
       [&](std::span<const std::byte> message) { endpoint->send(peer, message, soon()); });
-  std::promise<void> greeted;
   endpoint->post([&] {
     peer = value_or_throw(endpoint->connect(parent));
     endpoint->send(peer, std::as_bytes(std::span("hello", 5)), soon(),
