@@ -22,15 +22,18 @@ using std::chrono::microseconds;
 constexpr Duration kYieldDescriptor = microseconds(50);
 // Without a descriptor a sleep costs latency at every message, so traffic keeps it awake longer.
 constexpr Duration kYieldPolling = microseconds(1000);
-constexpr Duration kFirstNap = microseconds(50);
-constexpr Duration kLongestNap = microseconds(250);
+// A nap is a fraction of how long it has been quiet: what comes soon is seen soon, and an idle
+// endpoint costs its core a percent or two.
+constexpr int kNapFraction = 8;
+constexpr Duration kShortestNap = microseconds(50);
+constexpr Duration kLongestNap = microseconds(1000);
 // A bound on how long a wake-up that a provider forgot can stay unnoticed.
 constexpr Duration kLongestSleep = milliseconds(100);
 
 }  // namespace
 
 Waiter::Waiter(Waiting how, fid_fabric* fabric, fid_cq* queue)
-    : how_(how), fabric_(fabric), queue_(queue), nap_(kFirstNap) {
+    : how_(how), fabric_(fabric), queue_(queue) {
   if (how_ == Waiting::kDescriptor) {
     const int error = fi_control(&queue_->fid, FI_GETWAIT, &queue_fd_);
     if (error != 0)
@@ -51,10 +54,7 @@ void Waiter::wake() noexcept {
   [[maybe_unused]] const auto written = write(wake_fd_, &one, sizeof one);  // full: it wakes anyway
 }
 
-void Waiter::active(TimePoint now) noexcept {
-  last_active_ = now;
-  nap_ = kFirstNap;
-}
+void Waiter::active(TimePoint now) noexcept { last_active_ = now; }
 
 void Waiter::wait(TimePoint now, TimePoint until, const TaskQueue& tasks) noexcept {
   const bool polling = how_ == Waiting::kPolling;
@@ -65,8 +65,8 @@ void Waiter::wait(TimePoint now, TimePoint until, const TaskQueue& tasks) noexce
   const Duration left = until > now ? until - now : Duration::zero();
   asleep_.store(true, std::memory_order_seq_cst);
   if (!tasks.ready()) {
-    sleep(std::min(left, polling ? nap_ : kLongestSleep));
-    if (polling) nap_ = std::min(2 * nap_, kLongestNap);
+    const Duration nap = std::clamp((now - last_active_) / kNapFraction, kShortestNap, kLongestNap);
+    sleep(std::min(left, polling ? nap : kLongestSleep));
   }
   asleep_.store(false, std::memory_order_seq_cst);
 }

@@ -42,7 +42,6 @@ class Waiter {
   int queue_fd_ = -1;
   int wake_fd_ = -1;
   TimePoint last_active_{};
-  Duration nap_;
   std::atomic<bool> asleep_{false};
 };
 

@@ -82,9 +82,9 @@ class OurTransfers {
 }  // namespace
 
 std::vector<Case> run_transport(const TransportOptions& options) {
+  RawFabric raw(options.fabric, kMemory);  // first: a fabric that is not there is said once
   PeerProcess peer(options.fabric, kMemory);
   OurTransfers ours(options.fabric, peer.endpoint());
-  RawFabric raw(options.fabric, kMemory);
   raw.connect(peer.raw().address, peer.raw().memory);
 
   struct Shape {
