@@ -62,6 +62,7 @@ class Attempt {
     }
     kill_adopted(context_.not_ours);
     remove_regions(dead_);
+    ::unlink(job_file().c_str());
   }
 
   AttemptResult run() {
@@ -315,9 +316,11 @@ class Attempt {
     }
   }
 
-  // For leeway-admin: what changes a job needs its token.
+  std::string job_file() const { return context_.log_dir + "/job.env"; }
+
+  // For leeway-admin, while the job runs: what changes a job needs its token.
   void write_job_file() {
-    const std::string path = context_.log_dir + "/job.env";
+    const std::string path = job_file();
     ::unlink(path.c_str());
     const Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
     const std::string text =
