@@ -1,5 +1,8 @@
 // Saves checkpoints for ever, a line on stdout before and after each part, until it is killed:
 //   save_loop DIR FIRST
+#include <signal.h>
+#include <sys/prctl.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -11,6 +14,7 @@ int main(int argc, char** argv) {
   using namespace leeway;
   using namespace leeway::storage;
   if (argc != 3) return 2;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // outlives no test that was itself killed
   const auto say = [](const char* what, std::uint64_t step) {
     std::printf("%s %llu\n", what, static_cast<unsigned long long>(step));
     std::fflush(stdout);
