@@ -7,6 +7,8 @@
 #include "common/result.h"
 #include "tests/bench/apply_bench.h"
 #include "tests/bench/peer_process.h"
+#include "tests/bench/pushpull_bench.h"
+#include "tests/bench/pushpull_member.h"
 #include "tests/bench/summary.h"
 #include "tests/bench/transport_bench.h"
 #include "transport/signals.h"
@@ -36,7 +38,31 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   CLI::App* transport = with_fabric(app.add_subcommand(
       "transport", "reads and writes between processes over the raw provider's"));
-  // The other process of a benchmark; started by this program alone.
+  CLI::App* pushpull = with_fabric(app.add_subcommand(
+      "pushpull", "push and pull through the server engine over the raw provider's best"));
+  PushPullOptions sizes;
+  std::uint32_t servers = 1;
+  std::vector<std::uint32_t> workers = {1, 2, 4};
+  pushpull
+      ->add_option("--servers", servers,
+                   "server processes; default: 1, and a case of 2 servers and 2 workers")
+      ->check(CLI::Range(1, 64));
+  pushpull->add_option("--workers", workers, "worker processes, one case for each number")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  pushpull
+      ->add_option("--model-mib", sizes.model_mib,
+                   "MiB of FP32 weights; half of it travels, as FP16")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  pushpull->add_option("--partition-mib", sizes.partition_mib, "MiB of FP32 weights a partition")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  // The other processes of a benchmark; started by this program alone.
+  std::uint32_t index = 0;
+  CLI::App* server = with_fabric(app.add_subcommand("pushpull-server", "")->group(""));
+  CLI::App* worker = with_fabric(app.add_subcommand("pushpull-worker", "")->group(""));
+  for (CLI::App* member : {server, worker}) member->add_option("--index", index)->required();
   CLI::App* peer = with_fabric(app.add_subcommand("peer", "")->group(""));
   int socket = -1;
   std::size_t bytes = 0;
@@ -50,8 +76,19 @@ int main(int argc, char** argv) {
       serve_as_peer(socket, fabric, bytes);
       return 0;
     }
+    if (*server) return serve_as_server(fabric, index);
+    if (*worker) return serve_as_worker(fabric, index);
     if (*apply) cases = run_apply({.master_bytes = master_mib << 20, .rounds = rounds});
     if (*transport) cases = run_transport({.fabric = fabric, .rounds = rounds});
+    if (*pushpull) {
+      sizes.fabric = fabric;
+      sizes.rounds = rounds;
+      if (pushpull->count("--servers") + pushpull->count("--workers") > 0) {
+        sizes.sizes.clear();
+        for (const std::uint32_t count : workers) sizes.sizes.push_back({servers, count});
+      }
+      cases = run_pushpull(sizes);
+    }
     const std::string name = app.get_subcommands().front()->get_name();
     std::fputs((json ? as_json(name, cases) : as_table(cases)).c_str(), stdout);
     return 0;

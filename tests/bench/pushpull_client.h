@@ -1,0 +1,83 @@
+// A worker's end of the wire protocol without a session: offers payloads, commits, pulls. It keeps
+// the order that worker/step_core.h keeps, but can also do what no training does, pushes without
+// pulls and pulls of what it has already.
+//
+// Used from one thread, like the program's; messages are handled on the endpoint's. Every wait has
+// a deadline and throws std::runtime_error.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "tests/bench/pushpull_plan.h"
+#include "transport/endpoint.h"
+#include "transport/messages.h"
+
+namespace leeway::bench {
+
+struct Moved {
+  TimePoint begin, end;
+  std::uint64_t bytes = 0;
+};
+
+class PushPullClient {
+ public:
+  // Gradients are filled in; the weights at the servers start at zero.
+  PushPullClient(std::unique_ptr<transport::Endpoint> endpoint, PushPullPlan plan,
+                 std::uint32_t rank);
+  ~PushPullClient();
+
+  void push_initial();
+  // Steps without pulls; over when the servers have applied the last one.
+  Moved push(int steps);
+  // Everything, each time.
+  Moved pull(int times);
+  // Steps as in training without computing: the weights after step c are on their way while the
+  // gradients of step c + 1 are.
+  Moved both(int steps);
+  // Pulls into cleared memory and compares with the weights after so many steps of all workers.
+  void check(std::uint64_t steps);
+
+ private:
+  void on_message(std::span<const std::byte> bytes);
+  void send(std::uint32_t server, const transport::Body& body);
+  template <typename Ready>
+  void wait(const char* what, Ready ready);
+
+  void fill_gradients();
+  void start_push(bool initial);
+  void start_ending(transport::Ending ending);
+  void start_pull(bool everything, bool empty = false);
+  void await_taken();
+  void await_committed();
+  void await_pulled();
+
+  const PushPullPlan plan_;
+  const transport::Sender self_;
+  std::vector<std::vector<std::uint32_t>> shards_;  // partitions by server
+  Clock clock_;                                     // steps committed
+  std::uint32_t request_ = 0;
+
+  // Endpoint's thread.
+  std::vector<transport::Peer> peers_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_.
+  std::size_t taken_ = 0, committed_ = 0, pulled_ = 0;  // partitions, servers, servers
+  std::vector<std::size_t> entries_;                    // of the pull, by server
+  std::vector<Version> have_;
+  std::uint64_t pulled_bytes_ = 0;
+  bool everything_ = false;
+  std::string failure_;
+
+  // Memory goes before the endpoint. FP16 gradients, then FP16 weights; at the start FP32 values.
+  std::unique_ptr<transport::Endpoint> endpoint_;
+  transport::RegisteredMemory memory_;
+};
+
+}  // namespace leeway::bench

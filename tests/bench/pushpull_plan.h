@@ -1,0 +1,37 @@
+// What the processes of a push and pull measurement agree on. Plain data.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "common/ids.h"
+
+namespace leeway::bench {
+
+inline constexpr std::uint64_t kJob = 0x6c656577;
+inline constexpr float kLearningRate = 1.0f / 64;
+inline constexpr float kScale = 2;
+
+struct PushPullPlan {
+  std::size_t elements = 0;  // of the model: one tensor
+  std::size_t partition_elements = 0;
+  std::uint32_t servers = 1;
+  std::vector<std::vector<std::byte>> server_addresses, worker_addresses;
+
+  std::size_t partitions() const { return (elements - 1) / partition_elements + 1; }
+  std::size_t begin(std::size_t p) const { return p * partition_elements; }
+  std::size_t length(std::size_t p) const {
+    return p + 1 < partitions() ? partition_elements : elements - begin(p);
+  }
+  std::uint32_t server_of(std::size_t p) const { return static_cast<std::uint32_t>(p % servers); }
+};
+
+inline Incarnation server_incarnation(std::uint32_t s) { return Incarnation(1 + s); }
+inline Incarnation worker_incarnation(std::uint32_t w) { return Incarnation(1001 + w); }
+
+// Of element i, in every step of every worker. Small integers: sums stay exact in FP32, and seven
+// is prime to partition sizes, so a partition in another's place is seen.
+inline float gradient_of(std::size_t i) { return static_cast<float>(i % 7) - 3; }
+
+}  // namespace leeway::bench
