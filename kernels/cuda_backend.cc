@@ -1,10 +1,11 @@
 #include "kernels/cuda_backend.h"
 
-#include <cublas_v2.h>
 #include <cuda_runtime_api.h>
 
 #include <limits>
 #include <stdexcept>
+
+#include "kernels/cublas_library.h"
 
 namespace leeway::kernels {
 namespace {
@@ -16,7 +17,8 @@ void check(cudaError_t error, const char* what) {
 
 void check(cublasStatus_t status, const char* what) {
   if (status != CUBLAS_STATUS_SUCCESS)
-    throw std::runtime_error(std::string("cublas: ") + what + ": " + cublasGetStatusString(status));
+    throw std::runtime_error(std::string("cublas: ") + what + ": " +
+                             cublas_library().status_string(status));
 }
 
 struct StreamOwner {
@@ -32,10 +34,10 @@ struct StreamOwner {
 struct CublasOwner {
   cublasHandle_t handle = nullptr;
   explicit CublasOwner(cudaStream_t stream) {
-    check(cublasCreate(&handle), "create");
-    check(cublasSetStream(handle, stream), "set stream");
+    check(cublas_library().create(&handle), "create");
+    check(cublas_library().set_stream(handle, stream), "set stream");
   }
-  ~CublasOwner() { cublasDestroy(handle); }
+  ~CublasOwner() { cublas_library().destroy(handle); }
   CublasOwner(const CublasOwner&) = delete;
   CublasOwner& operator=(const CublasOwner&) = delete;
 };
@@ -85,10 +87,11 @@ class CudaBackend final : private StreamOwner, public DeviceBackend {
     if (m == 0 || n == 0) return;
     const float alpha = 1.0f;
     const auto leading = [](std::int64_t size) { return size > 0 ? blas_size(size) : 1; };
-    check(cublasGemmEx(cublas_.handle, operation(tb), operation(ta), blas_size(n), blas_size(m),
-                       blas_size(k), &alpha, b, CUDA_R_16F, leading(tb == Transpose::kYes ? k : n),
-                       a, CUDA_R_16F, leading(ta == Transpose::kYes ? m : k), &beta, c, CUDA_R_32F,
-                       leading(n), CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+    check(cublas_library().gemm_ex(cublas_.handle, operation(tb), operation(ta), blas_size(n),
+                                   blas_size(m), blas_size(k), &alpha, b, CUDA_R_16F,
+                                   leading(tb == Transpose::kYes ? k : n), a, CUDA_R_16F,
+                                   leading(ta == Transpose::kYes ? m : k), &beta, c, CUDA_R_32F,
+                                   leading(n), CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
           "gemm");
   }
 
