@@ -20,6 +20,11 @@ bool of_a_fabric_library(const struct sigaction& action) {
          std::strstr(where.dli_fname, "libfabric") != nullptr;
 }
 
+[[maybe_unused]] const bool kTakenBack = [] {
+  take_back_signals();
+  return true;
+}();
+
 }  // namespace
 
 void take_back_signals() noexcept {
