@@ -11,6 +11,8 @@
 #include <cerrno>
 #include <csignal>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "scheduler/launcher/report.h"
 #include "scheduler/launcher/shm_leftovers.h"
@@ -22,6 +24,8 @@ namespace {
 constexpr milliseconds kFastPoll{100};  // before RUNNING and while stopping
 constexpr milliseconds kPoll{500};
 constexpr milliseconds kPlainProgress{5000};
+// A start that fails at once is told in one line, so what members say is held back for so long.
+constexpr milliseconds kQuietStart{3000};
 
 SupervisorCore::Config core_config(const LaunchPlan& plan, int attempt) {
   SupervisorCore::Config config{.servers = plan.run.servers,
@@ -73,9 +77,13 @@ class Attempt {
       read_outputs();
       reap();
       if (poller_) take_statuses();
-      carry_out(core_.tick(MonotonicClock::now()));
+      const TimePoint now = MonotonicClock::now();
+      carry_out(core_.tick(now));
+      if (now >= quiet_until_ && !core_.failure()) end_quiet();
       context_.terminal.refresh();
     }
+    // Whoever failed before anything ran has said why already; the rest is in the logs.
+    if (!core_.failure()) end_quiet();
     context_.terminal.progress("");
     return result();
   }
@@ -168,10 +176,10 @@ class Attempt {
     for (auto& [pid, child] : children_) drain(child);
     // Only now: starting members adds children.
     if (address_.empty() || poller_) return;
-    context_.terminal.line(fmt::format("scheduler at {}, {}, {}; logs in {}", address_,
-                                       counted(context_.plan.run.servers, "server"),
-                                       counted(context_.plan.run.workers, "worker"),
-                                       context_.log_dir));
+    print(LogMultiplexer::Stream::kOut,
+          fmt::format("scheduler at {}, {}, {}; logs in {}", address_,
+                      counted(context_.plan.run.servers, "server"),
+                      counted(context_.plan.run.workers, "worker"), context_.log_dir));
     write_job_file();
     const auto effects = core_.scheduler_listens(MonotonicClock::now());
     // Forking comes before the first thread of ours.
@@ -238,6 +246,7 @@ class Attempt {
     const TimePoint now = MonotonicClock::now();
     if (snapshot.phase == Phase::kRunning && !started_said_) {
       started_said_ = true;
+      end_quiet();
       shown_at_ = now;
       poller_->set_interval(kPoll);
       for (const std::string& line : start_lines(snapshot)) context_.terminal.line(line);
@@ -300,12 +309,22 @@ class Attempt {
       address_ = line.substr(kListening.size());
       return;
     }
-    const std::string text = fmt::format("[{}] {}", who, printable(line));
-    if (stream == LogMultiplexer::Stream::kOut) {
+    print(stream, fmt::format("[{}] {}", who, printable(line)));
+  }
+
+  void print(LogMultiplexer::Stream stream, std::string text) {
+    if (quiet_) {
+      held_.emplace_back(stream, std::move(text));
+    } else if (stream == LogMultiplexer::Stream::kOut) {
       context_.terminal.line(text);
     } else {
       context_.terminal.error_line(text);
     }
+  }
+
+  void end_quiet() {
+    quiet_ = false;
+    for (auto& [stream, text] : std::exchange(held_, {})) print(stream, std::move(text));
   }
 
   void say(bool warning, const std::string& text) {
@@ -333,6 +352,7 @@ class Attempt {
     result_.ok = core_.ok();
     result_.interrupted = core_.was_interrupted() && !core_.failure();
     result_.failure = core_.failure();
+    result_.ran = running_since_.has_value();
     for (const auto& [member, end] : core_.ends())
       result_.exit_codes[to_string(member)] = end.code();
     if (running_since_)
@@ -353,6 +373,9 @@ class Attempt {
   AttemptResult result_;
   std::optional<TimePoint> running_since_, last_worker_end_;
   bool started_said_ = false;
+  bool quiet_ = true;
+  const TimePoint quiet_until_ = MonotonicClock::now() + kQuietStart;
+  std::vector<std::pair<LogMultiplexer::Stream, std::string>> held_;  // while quiet_
   TimePoint shown_at_{};
   std::optional<JobSnapshot> shown_;
 };

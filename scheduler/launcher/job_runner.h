@@ -31,6 +31,7 @@ struct JobContext {
 struct AttemptResult {
   bool ok = false;
   bool interrupted = false;
+  bool ran = false;  // it came to training
   std::optional<Failure> failure;
   std::map<std::string, int> exit_codes;
   std::optional<JobSnapshot> first, last;

@@ -108,15 +108,19 @@ class Run {
     if (result.ok) summary_.reason.clear();
     if (result.interrupted)
       summary_.reason = interrupted_reason(checkpoint_before, summary_.last_checkpoint);
-    terminal_.line(fmt::format("{} with {} and {}:", result.ok ? "done" : "ended",
-                               counted(plan_.run.servers, "server"),
-                               counted(plan_.run.workers, "worker")));
-    for (const std::string& line : end_lines(summary_, plan_.run.checkpoint_dir, context_.log_dir))
-      terminal_.line(line);
+    if (result.ran || result.ok) {
+      terminal_.line(fmt::format("{} with {} and {}:", result.ok ? "done" : "ended",
+                                 counted(plan_.run.servers, "server"),
+                                 counted(plan_.run.workers, "worker")));
+      for (const std::string& line :
+           end_lines(summary_, plan_.run.checkpoint_dir, context_.log_dir))
+        terminal_.line(line);
+    }
     if (result.interrupted) {
       terminal_.error_line("leeway-run: " + summary_.reason);
     } else if (result.failure) {
-      terminal_.error_line("leeway-run: FAILED: " + failure_line(*result.failure));
+      terminal_.error_line(fmt::format("leeway-run: FAILED: {}; logs in {}",
+                                       failure_line(*result.failure), context_.log_dir));
     }
     if (!plan_.run.summary.empty()) write_summary(summary_, plan_.run.summary);
     return result.ok ? 0 : result.interrupted ? kInterrupted : 1;
