@@ -122,8 +122,8 @@ std::string status_text(const rpc::JobStatus& status) {
 
 std::string workers_text(const rpc::JobStatus& status) {
   Table table({"worker", "state", "host", "pid", "address", "provider", "clock", "samples/s",
-               "loss", "staleness", "violations", "skipped", "push GB/s", "pull GB/s",
-               "heard s ago"});
+               "loss", "staleness", "violations", "skipped", "push GB/s", "pull GB/s", "waiting s",
+               "loading s", "heard s ago"});
   std::string histograms;
   for (const rpc::MemberStatus& member : status.workers) {
     const rpc::WorkerReport& w = member.worker;
@@ -133,6 +133,7 @@ std::string workers_text(const rpc::JobStatus& status) {
                decimal(w.loss, 4), max_staleness(w.staleness_histogram),
                fmt::format("{}", w.staleness_violations), fmt::format("{}", w.skipped_steps),
                gigabytes(member.push_bytes_per_second), gigabytes(member.pull_bytes_per_second),
+               decimal(w.seconds_waiting, 1), decimal(w.seconds_loading, 1),
                decimal(member.seconds_since_heartbeat, 1)});
     if (!w.staleness_histogram.empty())
       histograms += fmt::format("worker {}: pulls by observed staleness 0, 1, ...: {}\n", member.id,
