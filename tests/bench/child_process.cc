@@ -23,7 +23,7 @@ namespace {
 
 constexpr int kChildSocket = 3;
 constexpr std::uint32_t kLongest = 1u << 20;
-constexpr milliseconds kGrace{5000};
+constexpr milliseconds kGrace{2000};
 
 // False when `until` passed.
 bool await_input(int socket, TimePoint until) {
@@ -101,8 +101,12 @@ nlohmann::json Link::receive(milliseconds within) {
   return nlohmann::json::from_cbor(body);
 }
 
+bool Link::ready(milliseconds within) {
+  return await_input(socket_, MonotonicClock::now() + within);
+}
+
 bool Link::wait() {
-  while (!await_input(socket_, MonotonicClock::now() + std::chrono::hours(1))) {
+  while (!ready(std::chrono::hours(1))) {
   }
   char first = 0;
   return ::recv(socket_, &first, 1, MSG_PEEK) == 1;
@@ -145,6 +149,8 @@ void ChildProcess::send(const nlohmann::json& message) {
     throw ConfigError(fmt::format("{}: {}", name_, error.what()));
   }
 }
+
+bool ChildProcess::ready(milliseconds within) { return link_.ready(within); }
 
 nlohmann::json ChildProcess::receive(milliseconds within) {
   nlohmann::json message;

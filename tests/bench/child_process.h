@@ -25,6 +25,7 @@ class Link {
 
   void send(const nlohmann::json& message);
   nlohmann::json receive(milliseconds within);
+  bool ready(milliseconds within);
   // False when the other end closed: the end of the talk. Waits without a limit.
   bool wait();
   // Says that nothing more comes, and waits until the other end has closed, too.
@@ -52,6 +53,8 @@ class ChildProcess {
   void send(const nlohmann::json& message);
   // Throws ConfigError with the child's own words, or says how it ended.
   nlohmann::json receive(milliseconds within = std::chrono::seconds(60));
+  // It said something, or is gone: receive() would return or throw now.
+  bool ready(milliseconds within);
 
  private:
   const std::string name_;

@@ -11,11 +11,9 @@
 #include "tests/bench/pushpull_member.h"
 #include "tests/bench/summary.h"
 #include "tests/bench/transport_bench.h"
-#include "transport/signals.h"
 
 int main(int argc, char** argv) {
   using namespace leeway::bench;
-  leeway::transport::take_back_signals();
   CLI::App app("Measures a part of Leeway against the limit of this machine, in the same run.");
   app.require_subcommand(1);
   app.fallthrough();
@@ -64,18 +62,13 @@ int main(int argc, char** argv) {
   CLI::App* worker = with_fabric(app.add_subcommand("pushpull-worker", "")->group(""));
   for (CLI::App* member : {server, worker}) member->add_option("--index", index)->required();
   CLI::App* peer = with_fabric(app.add_subcommand("peer", "")->group(""));
-  int socket = -1;
   std::size_t bytes = 0;
-  peer->add_option("--socket", socket)->required();
   peer->add_option("--bytes", bytes)->required();
   CLI11_PARSE(app, argc, argv);
 
   try {
     std::vector<Case> cases;
-    if (*peer) {
-      serve_as_peer(socket, fabric, bytes);
-      return 0;
-    }
+    if (*peer) return serve_as_peer(fabric, bytes);
     if (*server) return serve_as_server(fabric, index);
     if (*worker) return serve_as_worker(fabric, index);
     if (*apply) cases = run_apply({.master_bytes = master_mib << 20, .rounds = rounds});

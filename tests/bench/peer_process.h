@@ -2,12 +2,11 @@
 // and a RawFabric that own as much registered memory as ours, and do what we ask.
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstddef>
 #include <string>
 #include <vector>
 
+#include "tests/bench/child_process.h"
 #include "transport/endpoint.h"
 
 namespace leeway::bench {
@@ -22,9 +21,6 @@ struct Reachable {
 class PeerProcess {
  public:
   PeerProcess(const std::string& fabric, std::size_t bytes);  // throws ConfigError
-  ~PeerProcess();
-  PeerProcess(const PeerProcess&) = delete;
-  PeerProcess& operator=(const PeerProcess&) = delete;
 
   const Reachable& endpoint() const noexcept { return endpoint_; }
   const Reachable& raw() const noexcept { return raw_; }
@@ -32,12 +28,11 @@ class PeerProcess {
   void spin_raw(bool on);
 
  private:
-  pid_t pid_ = -1;
-  int socket_ = -1;
+  ChildProcess process_;
   Reachable endpoint_, raw_;
 };
 
-// What `leeway-bench peer` does: serves until `socket` is closed.
-void serve_as_peer(int socket, const std::string& fabric, std::size_t bytes);
+// What `leeway-bench peer` does: serves until the parent hangs up. Returns the exit code.
+int serve_as_peer(const std::string& fabric, std::size_t bytes);
 
 }  // namespace leeway::bench

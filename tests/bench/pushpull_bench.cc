@@ -22,6 +22,7 @@ constexpr std::size_t kRawMemory = std::size_t{16} << 20;
 constexpr std::size_t kRawBytes = std::size_t{128} << 20;
 constexpr std::size_t kRawDepth = 4;
 constexpr std::chrono::seconds kRoundDeadline{300};
+constexpr milliseconds kLookAtServers{200};
 constexpr const char* kKinds[] = {"push", "pull", "both"};
 
 std::vector<Member> start(const char* role, std::uint32_t count, const std::string& fabric) {
@@ -55,7 +56,7 @@ class Job {
       for (const Member& member : *members) member->receive();
     }
     workers_.front()->send({{"do", "initial"}});
-    workers_.front()->receive(kRoundDeadline);
+    answer(*workers_.front());
   }
 
   // GB/s of all workers together.
@@ -64,20 +65,29 @@ class Job {
     std::int64_t begin = INT64_MAX, end = 0;
     double bytes = 0;
     for (const Member& worker : workers_) {
-      const nlohmann::json moved = worker->receive(kRoundDeadline);
+      const nlohmann::json moved = answer(*worker);
       begin = std::min(begin, moved.at("begin").get<std::int64_t>());
       end = std::max(end, moved.at("end").get<std::int64_t>());
       bytes += moved.at("bytes").get<double>();
     }
     if (kind != "pull") steps_ += kSteps * workers_.size();
     order({{"do", "check"}, {"steps", steps_}});
-    for (const Member& worker : workers_) worker->receive(kRoundDeadline);
+    for (const Member& worker : workers_) answer(*worker);
     return bytes / static_cast<double>(end - begin);
   }
 
  private:
   void order(const nlohmann::json& what) {
     for (const Member& worker : workers_) worker->send(what);
+  }
+
+  // A server that dies is named as the cause, not the worker that waits for it.
+  nlohmann::json answer(ChildProcess& worker) {
+    const TimePoint until = MonotonicClock::now() + kRoundDeadline;
+    while (!worker.ready(kLookAtServers) && MonotonicClock::now() < until)
+      for (const Member& server : servers_)
+        if (server->ready(milliseconds(0))) server->receive();
+    return worker.receive();
   }
 
   std::vector<Member> servers_, workers_;  // workers end first

@@ -2,35 +2,22 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <thread>
 
 #include "common/log.h"
 #include "server/engine.h"
-#include "tests/bench/child_process.h"
+#include "tests/bench/child_json.h"
 #include "tests/bench/pushpull_client.h"
 
 namespace leeway::bench {
 namespace {
 
-constexpr std::chrono::seconds kPlanDeadline{60};
 constexpr std::uint32_t kPeers = 64;  // as servers and workers open theirs
-
-nlohmann::json::binary_t binary(const std::vector<std::byte>& bytes) {
-  std::vector<std::uint8_t> copy(bytes.size());
-  std::ranges::transform(bytes, copy.begin(), [](std::byte b) { return std::uint8_t(b); });
-  return copy;
-}
 
 std::vector<std::vector<std::byte>> addresses(const nlohmann::json& list) {
   std::vector<std::vector<std::byte>> all;
-  for (const auto& item : list) {
-    const auto& bytes = item.get_binary();
-    std::vector<std::byte> address(bytes.size());
-    std::ranges::transform(bytes, address.begin(), [](std::uint8_t b) { return std::byte(b); });
-    all.push_back(std::move(address));
-  }
+  for (const auto& item : list) all.push_back(bytes_of(item));
   return all;
 }
 
@@ -90,22 +77,6 @@ nlohmann::json obey(PushPullClient& client, const nlohmann::json& order) {
       {"begin", nanoseconds(moved.begin)}, {"end", nanoseconds(moved.end)}, {"bytes", moved.bytes}};
 }
 
-// Runs `work` and tells the parent why it ended early.
-template <typename Work>
-int guarded(Link& link, Work work) {
-  try {
-    work();
-    return 0;
-  } catch (const std::exception& error) {
-    try {
-      link.send({{"error", error.what()}});
-    } catch (const std::exception&) {
-      return 2;  // the parent is gone: nobody to tell
-    }
-    return 1;
-  }
-}
-
 }  // namespace
 
 int serve_as_server(const std::string& fabric, std::uint32_t index) {
@@ -113,15 +84,15 @@ int serve_as_server(const std::string& fabric, std::uint32_t index) {
   return guarded(link, [&] {
     log::start(fmt::format("server.{}", index), log::Level::kWarning);
     auto endpoint = transport::Endpoint::open({.fabric = fabric, .peers = kPeers});
-    link.send({{"address", binary(endpoint->info().address)}});
-    const PushPullPlan plan = plan_of(link.receive(kPlanDeadline));
+    link.send({{"address", to_json(endpoint->info().address)}});
+    const PushPullPlan plan = plan_of(link.receive(kOrderDeadline));
     server::Engine engine(std::move(endpoint), engine_config(plan, index));
     engine.view(engine_view(plan));
     // The report comes after the view: the engine has connected to the workers by then.
     const auto report = value_or_throw(engine.report());
     if (!report.fault.empty()) throw std::runtime_error(report.fault);
     link.send({{"ready", true}});
-    while (link.wait()) link.receive(kPlanDeadline);
+    while (link.wait()) link.receive(kOrderDeadline);
   });
 }
 
@@ -130,10 +101,10 @@ int serve_as_worker(const std::string& fabric, std::uint32_t index) {
   return guarded(link, [&] {
     log::start(fmt::format("worker.{}", index), log::Level::kWarning);
     auto endpoint = transport::Endpoint::open({.fabric = fabric, .peers = kPeers});
-    link.send({{"address", binary(endpoint->info().address)}});
-    PushPullClient client(std::move(endpoint), plan_of(link.receive(kPlanDeadline)), index);
+    link.send({{"address", to_json(endpoint->info().address)}});
+    PushPullClient client(std::move(endpoint), plan_of(link.receive(kOrderDeadline)), index);
     link.send({{"ready", true}});
-    while (link.wait()) link.send(obey(client, link.receive(kPlanDeadline)));
+    while (link.wait()) link.send(obey(client, link.receive(kOrderDeadline)));
   });
 }
 

@@ -33,6 +33,9 @@ struct RawFabric::Impl {
 
 namespace {
 
+// A killed peer gives no completion on some providers.
+constexpr std::chrono::seconds kDeadline{60};
+
 void check(ssize_t error, const char* what) {
   if (error != 0)
     throw std::runtime_error(
@@ -126,7 +129,10 @@ double RawFabric::transfer(Move move, std::size_t size, std::size_t count, std::
     const std::size_t now = impl_->completed();
     done += now;
     // An empty look gives the core away: on a busy machine the other process may need it to copy.
-    if (now == 0) sched_yield();
+    if (now != 0) continue;
+    if (MonotonicClock::now() - start > kDeadline)
+      throw std::runtime_error("raw fabric: the other process does not answer");
+    sched_yield();
   }
   return seconds_between(start, MonotonicClock::now());
 }
