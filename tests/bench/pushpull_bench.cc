@@ -18,7 +18,7 @@ namespace {
 using Member = std::unique_ptr<ChildProcess>;
 
 constexpr int kSteps = 4;  // in a round, of each worker
-constexpr std::size_t kRawMemory = std::size_t{16} << 20;
+constexpr std::size_t kLeastRawMemory = std::size_t{8} << 20;
 constexpr std::size_t kRawBytes = std::size_t{128} << 20;
 constexpr std::size_t kRawDepth = 4;
 constexpr std::chrono::seconds kRoundDeadline{300};
@@ -108,10 +108,12 @@ double best_raw(PeerProcess& peer, RawFabric& raw) {
 
 void run_size(const PushPullOptions& options, PushPullOptions::Size size,
               std::vector<Case>& cases) {
-  PeerProcess peer(options.fabric, kRawMemory);
+  // As much as a worker's gradients, so that the processor's caches help both alike.
+  const std::size_t raw_memory = std::max(kLeastRawMemory, (options.model_mib << 20) / 2);
+  PeerProcess peer(options.fabric, raw_memory);
   Job job(options, size);
   // Last: no process starts while this one has a fabric open.
-  RawFabric raw(options.fabric, kRawMemory);
+  RawFabric raw(options.fabric, raw_memory);
   raw.connect(peer.raw().address, peer.raw().memory);
   std::vector<Rounds> rounds(std::size(kKinds));
   // The first round warms connections and pages, and counts for nothing.
