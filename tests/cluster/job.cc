@@ -12,7 +12,6 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
-#include <regex>
 #include <sstream>
 
 namespace leeway::cluster {
@@ -234,11 +233,13 @@ pid_t Job::pid_of(const std::string& member) {
   if (member == "leeway-run") return pid_;
   if (member != "scheduler") {
     wait_for(", process ");
-    const std::regex line("(?:^|\n)" + member + " .*process ([0-9]+)");
     for (const auto deadline = Clock::now() + seconds(10); Clock::now() < deadline;) {
-      const std::string text = output();
-      std::smatch match;
-      if (std::regex_search(text, match, line)) return std::stoi(match[1]);
+      const std::string text = "\n" + output();
+      static constexpr std::string_view kBefore = ", process ";
+      const auto line = text.find("\n" + member + " ");
+      const auto number = text.find(kBefore, line);
+      if (line != std::string::npos && number < text.find('\n', line + 1))
+        return std::stoi(text.substr(number + kBefore.size()));
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
     give_up("no process of " + member);
