@@ -118,15 +118,19 @@ void SupervisorCore::server_ended(TimePoint now, const Member& member, ProcessEn
 void SupervisorCore::worker_ended(TimePoint now, const Member& member, ProcessEnd end,
                                   const std::string& words, Effects& effects) {
   const bool any_left = first_live(Role::kWorker).has_value();
-  if (vanished(end)) {
-    effects.push_back(tell_lost(member, to_string(end), false));
-    const bool any_clean = std::any_of(ends_.begin(), ends_.end(), [](const auto& entry) {
-      return entry.first.role == Role::kWorker && !vanished(entry.second);
+  // The job has gone on without it already: what it says when it wakes up is no news.
+  const bool known_dead = declared_dead(member);
+  if (known_dead || vanished(end)) {
+    if (!known_dead) effects.push_back(tell_lost(member, to_string(end), false));
+    lost_.insert(member);
+    const bool any_kept = std::any_of(ends_.begin(), ends_.end(), [this](const auto& entry) {
+      return entry.first.role == Role::kWorker && !lost_.contains(entry.first);
     });
-    if (any_left || any_clean) {
+    if (any_left || any_kept) {
       const bool trains = last_.phase == Phase::kRunning || last_.phase == Phase::kStopping;
       effects.push_back(
-          warn(fmt::format("{} {}{}", to_string(member), to_string(end),
+          warn(fmt::format("{} {}{}{}", to_string(member), to_string(end),
+                           known_dead ? " after it was declared dead" : "",
                            any_left && trains ? "; the others go on without it" : "")));
     } else {
       suspect({.member = member,
@@ -151,6 +155,11 @@ void SupervisorCore::worker_ended(TimePoint now, const Member& member, ProcessEn
 bool SupervisorCore::finished(const Member& member) const {
   const MemberSnapshot* found = last_.find(member);
   return last_.phase == Phase::kDone || (found != nullptr && found->state == "FINISHED");
+}
+
+bool SupervisorCore::declared_dead(const Member& member) const {
+  const MemberSnapshot* found = last_.find(member);
+  return found != nullptr && (found->state == "DEAD" || found->state == "RESOLVING");
 }
 
 void SupervisorCore::suspect(Suspect suspect, Effects& effects) {

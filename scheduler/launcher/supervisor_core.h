@@ -1,10 +1,11 @@
 // What leeway-run does when something happens to its children: a plain state machine. Events and
 // the time go in, effects come out; a shell (job_runner.h) carries them out.
 //
-// The rules: a worker that was killed from outside does not fail the job as long as others finish;
-// a worker that fails by itself does, and so does a server or the scheduler that ends early. Of
-// several endings the first counts as the cause, and what the scheduler says of it counts more than
-// an exit code: a member that ends because the job failed is no cause. Called from one thread.
+// The rules: a worker that was killed from outside, or that ends after the scheduler declared it
+// dead, does not fail the job as long as others finish; a worker that fails by itself does, and so
+// does a server or the scheduler that ends early. Of several endings the first counts as the cause,
+// and what the scheduler says of it counts more than an exit code: a member that ends because the
+// job failed is no cause. Called from one thread.
 #pragma once
 
 #include <map>
@@ -85,6 +86,7 @@ class SupervisorCore {
   bool scheduler_alive() const { return alive(Member{}); }
   bool only_scheduler_left() const { return live_.size() == 1 && scheduler_alive(); }
   bool finished(const Member& member) const;
+  bool declared_dead(const Member& member) const;  // by the scheduler
   void suspect(Suspect suspect, Effects& effects);
   void judge(const Suspect& suspect);
   void fail(std::string who, std::string reason, TimePoint at, bool restartable);
@@ -106,6 +108,7 @@ class SupervisorCore {
   const TimePoint start_;
   std::set<Member> live_;
   std::map<Member, ProcessEnd> ends_;
+  std::set<Member> lost_;  // workers that ended without failing the job
   bool listening_ = false;
   JobSnapshot last_;
   std::vector<Suspect> suspects_;

@@ -34,12 +34,15 @@ struct Script {
   void end(Member member, ProcessEnd how, const std::string& words = "") {
     take(core.ended(now, member, how, words));
   }
-  void status(Phase phase, const std::string& reason = "", std::vector<int> finished = {}) {
+  void status(Phase phase, const std::string& reason = "", std::vector<int> finished = {},
+              std::map<int, std::string> others = {}) {
     JobSnapshot snapshot{.asked_at = now, .phase = phase, .reason = reason};
     for (int i = 0; i < 3; ++i) {
       const bool done = std::count(finished.begin(), finished.end(), i) != 0;
       snapshot.workers.push_back({.member = worker(i),
-                                  .state = done ? "FINISHED" : "LIVE",
+                                  .state = others.contains(i) ? others.at(i)
+                                           : done             ? "FINISHED"
+                                                              : "LIVE",
                                   .worker = WorkerFigures{.clock = 100 + i}});
     }
     take(core.status(now, snapshot));
@@ -127,6 +130,40 @@ TEST_CASE("M9: a worker that was killed is reported and the job stays ok") {
     CHECK(job.core.ok());
     CHECK(job.core.ends().at(worker(1)).code() == -signal);
   }
+}
+
+TEST_CASE("M9: a worker that was declared dead and then ends is lost, however it ends") {
+  for (const char* state : {"DEAD", "RESOLVING"}) {
+    for (ProcessEnd how : {exited(1), exited(0), killed(SIGSEGV)}) {
+      Script job;
+      job.status(Phase::kRunning, "", {}, {{0, state}});
+      job.end(worker(0), how, "worker 0 was declared dead");
+      CHECK(job.count(Effect::Kind::kTellLost) == 0);
+      CHECK(job.said.find("worker.0 " + to_string(how)) != std::string::npos);
+      CHECK(job.said.find("declared dead") != std::string::npos);
+      job.status(Phase::kRunning, "", {1, 2}, {{0, "DEAD"}});
+      job.end(worker(1), exited(0));
+      job.end(worker(2), exited(0));
+      job.status(Phase::kDone, "", {1, 2}, {{0, "DEAD"}});
+      job.end(server(0), exited(0));
+      job.end(server(1), exited(0));
+      job.pass(5000);
+      job.end(kScheduler, exited(0));
+      CHECK(job.core.ok());
+      CHECK(job.core.ends().at(worker(0)).code() == how.code());
+    }
+  }
+}
+
+TEST_CASE("a worker that was declared dead is nobody who finished when the last one is killed") {
+  Script job;
+  job.status(Phase::kRunning, "", {}, {{0, "DEAD"}});
+  job.end(worker(0), exited(1));
+  job.end(worker(1), killed(SIGKILL));
+  job.end(worker(2), killed(SIGKILL));
+  job.status(Phase::kFailed, "no worker is left");
+  REQUIRE(job.core.failure());
+  CHECK(job.core.failure()->restartable);
 }
 
 TEST_CASE("a worker that crashes or exits with an error fails the job, in the scheduler's words") {
