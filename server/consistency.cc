@@ -219,10 +219,6 @@ Effects Consistency::read_done(const ReadPayload& read, bool ok, bool released,
       effects.emplace_back(SendTaken{read.step, config_.partitions[read.partition].id});
     } else {
       // It stays "reading": nothing repeats the read of a worker that was given up.
-      if (!released && open.slab) {
-        lose_slab(effects);
-        open.slab.reset();
-      }
       if (worker.live() && !worker.barred)
         refuse(Sender{config_.job, worker.incarnation, read.step.worker.value()},
                Code::kUnavailable,
@@ -230,6 +226,10 @@ Effects Consistency::read_done(const ReadPayload& read, bool ok, bool released,
                            why),
                effects);
       give_up(read.step.worker);
+      if (!released && open.slab) {
+        open.slab.reset();
+        lose_slab(effects);
+      }
     }
   }
   advance(effects);

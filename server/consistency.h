@@ -49,8 +49,9 @@ struct CoreConfig {
   bool per_clock = false;
   Bound staleness;
   std::uint32_t slabs = 1;
-  std::uint32_t minimal_slabs = 1;  // with fewer left, steps could wait for ever
-  bool initialized = false;         // restored: no initial values to wait for
+  // With fewer left, steps could wait for ever; one for each worker that may ask is always enough.
+  std::uint32_t minimal_slabs = 1;
+  bool initialized = false;  // restored: no initial values to wait for
   std::vector<Partition> partitions;
   std::map<WorkerId, Worker> workers;
   PlantedBugs bugs;

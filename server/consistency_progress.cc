@@ -152,9 +152,13 @@ void Consistency::answer_pulls(Effects& effects) {
 
 // --- workers that come to an end -----------------------------------------------------------------
 
+// A worker whose slab was lost asks for no other: slab and worker go together, and what is left
+// still suffices for those that are left.
 void Consistency::lose_slab(Effects& effects) {
   slabs_.quarantine();
-  if (slabs_.usable() < config_.minimal_slabs)
+  const auto asking = std::ranges::count_if(
+      workers_, [](const auto& entry) { return entry.second.undecided() && !entry.second.barred; });
+  if (slabs_.usable() < std::min<std::uint64_t>(config_.minimal_slabs, asking))
     effects.emplace_back(
         Fault{"too many gradient slabs are still held by the fabric after failed transfers"});
 }

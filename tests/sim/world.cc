@@ -35,6 +35,7 @@ World::World(const WorldOptions& options) : events_(options.seed) {
   }
   news_.initializer = WorkerId(0);
   const std::uint32_t least = per_clock_ || server_count_ > 1 ? world_size : 1;
+  spare_slabs_ = least > 1 && !options.one_slab;
   for (std::size_t s = 0; s < server_count_; ++s) {
     server::CoreConfig config{.job = kJob,
                               .per_clock = per_clock_,
@@ -226,7 +227,9 @@ void World::carry_out(std::size_t s, const server::Effects& effects) {
         Server& to = servers_[s];
         const bool ok = workers_[read.step.worker.value()].alive;
         if (ok && !read.initial && ++to.payloads[read.step] == 2) to.read_whole.insert(read.step);
-        carry_out(s, to.core->read_done(read, ok, true, "the worker is gone"));
+        // The fabric may keep the slab of a failed read; a server with a single one ends then.
+        const bool kept = !ok && !read.initial && spare_slabs_ && events_.chance(0.5);
+        carry_out(s, to.core->read_done(read, ok, !kept, "the worker is gone"));
       });
     } else if (const auto* taken_now = std::get_if<server::SendTaken>(&effect)) {
       to_worker(taken_now->step.worker, [this, t = *taken_now](Worker& worker) {

@@ -110,6 +110,7 @@ class World {
 
   EventQueue events_;
   bool per_clock_;
+  bool spare_slabs_;  // losing one with its worker leaves enough for the others
   Bound staleness_;
   std::uint64_t steps_;  // that each worker does
   std::size_t server_count_;

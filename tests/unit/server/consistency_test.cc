@@ -326,6 +326,41 @@ TEST_CASE("a failed transfer bars its worker and hinders nobody else") {
   CHECK(s.answers.size() == 1);
 }
 
+TEST_CASE("M9: a slab that the fabric keeps goes with its worker and costs nobody else one") {
+  for (const bool per_clock : {false, true})
+    for (const bool dead_first : {false, true}) {
+      CAPTURE(per_clock);
+      CAPTURE(dead_first);
+      CoreFixture server({.per_clock = per_clock, .workers = 3, .slabs = 3, .minimal_slabs = 3});
+      using enum WorkerPhase;
+      server.push(2, 0, 0);
+      server.push(2, 0, 1);
+      server.push(1, 0, 0);
+      if (dead_first) server.view({{kLive, 0}, {kDead, 0}, {kDead, 0}});
+      server.finish_reads(false, false);
+      server.view({{kLive, 0}, {kDead, 0}, {kDead, 0}});
+      for (std::uint64_t clock = 0; clock < 3; ++clock) {
+        server.step(0, clock);
+        server.finish_update();
+      }
+      CHECK(server.faults.empty());
+      CHECK(server.core->applied().at(WorkerId(0)) == Clock(3));
+    }
+}
+
+TEST_CASE("without a slab for the workers that are left the job ends with the reason") {
+  CoreFixture server({.workers = 2, .slabs = 1});
+  server.push(1, 0, 0);
+  server.finish_reads(false, false);
+  REQUIRE(server.faults.size() == 1);
+  CHECK(server.faults[0].find("slabs are still held") != std::string::npos);
+
+  CoreFixture alone({.workers = 1, .slabs = 1});
+  alone.push(0, 0, 0);
+  alone.finish_reads(false, false);
+  CHECK(alone.faults.empty());  // nobody is left to need one
+}
+
 TEST_CASE("N6: partitions without elements and shards without partitions take steps too") {
   for (const std::vector<std::uint64_t>& elements :
        {std::vector<std::uint64_t>{}, std::vector<std::uint64_t>{0}}) {

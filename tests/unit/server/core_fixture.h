@@ -18,6 +18,7 @@ struct CoreOptions {
   Bound staleness{0};
   std::uint32_t workers = 1;
   std::uint32_t slabs = 4;
+  std::uint32_t minimal_slabs = 1;
   bool initialized = true;
   std::vector<std::uint64_t> elements{4, 4};
 };
@@ -29,6 +30,7 @@ class CoreFixture {
                       .per_clock = options.per_clock,
                       .staleness = options.staleness,
                       .slabs = options.slabs,
+                      .minimal_slabs = options.minimal_slabs,
                       .initialized = options.initialized};
     for (std::uint32_t p = 0; p < options.elements.size(); ++p)
       config.partitions.push_back({PartitionId(p), options.elements[p]});
@@ -76,9 +78,9 @@ class CoreFixture {
     take(core->view(news, WorkerId(0)));
   }
 
-  void finish_reads(bool ok = true) {
+  void finish_reads(bool ok = true, bool released = true) {
     for (const ReadPayload& read : std::exchange(reads, {}))
-      take(core->read_done(read, ok, true, "gone"));
+      take(core->read_done(read, ok, released, "gone"));
   }
   void finish_update() {
     REQUIRE(!updates.empty());
