@@ -48,6 +48,7 @@ std::string variable_of(const std::string& knob) {
 
 std::string read_job_file(const std::string& path) {
   std::ifstream in(path);
+  if (in.peek() == EOF && in.eof()) return "";  // a directory is bad, not at its end
   std::stringstream text;
   if (!in || !(text << in.rdbuf()))
     throw ConfigError(fmt::format("job file {} cannot be read: {}", path, std::strerror(errno)));
@@ -87,7 +88,7 @@ void check(const LaunchPlan& plan) {
     bad(fmt::format("listen = '{}' must be HOST:PORT, e.g. 127.0.0.1:0", run.listen));
   if (run.resume.empty()) bad("resume = '' must be auto, never or the id of a checkpoint");
   if (run.checkpoint_dir.empty()) {
-    if (run.resume != "never" && run.resume != "auto")
+    if (run.resume != "never")
       bad(fmt::format("resume = {} needs a checkpoint directory (--checkpoint-dir)", run.resume));
     if (run.max_restarts > 0)
       bad(fmt::format("max_restarts = {} needs a checkpoint directory (--checkpoint-dir)",

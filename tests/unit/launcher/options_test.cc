@@ -96,6 +96,15 @@ TEST_CASE("file < environment < flag, and what nobody set is left to the program
   CHECK(plan.job_set.count("momentum") == 0);
 }
 
+TEST_CASE("an empty job file has every default, a directory is no job file") {
+  const Scratch scratch;
+  scratch.write("job.toml", "");
+  const LaunchPlan plan = plan_of({(scratch.path() / "job.toml").string(), "--", "x"});
+  CHECK(plan.run.servers == 1);
+  CHECK(plan.job_set.empty());
+  CHECK(error_of({scratch.path().string(), "--", "x"}).ends_with("cannot be read: Is a directory"));
+}
+
 TEST_CASE("a wrong setting stops with file, line, key and the nearest one") {
   const Scratch scratch;
   const std::string file = (scratch.path() / "job.toml").string();
@@ -138,6 +147,8 @@ TEST_CASE("F2: settings that need another setting name it") {
         std::string::npos);
   CHECK(error_of({"--max-restarts", "1", "--", "x"}).find("--checkpoint-dir") != std::string::npos);
   CHECK(error_of({"--resume", "000003", "--", "x"}).find("--checkpoint-dir") != std::string::npos);
+  CHECK(error_of({"--resume", "auto", "--", "x"}) ==
+        "resume = auto needs a checkpoint directory (--checkpoint-dir)");
   CHECK(error_of({"--servers", "0", "--", "x"}).starts_with("servers = 0"));
   CHECK(error_of({"--inject", "kill:worker=3,at_step=1", "--workers", "3", "--", "x"}) ==
         "--inject names worker 3, but there are 3 workers (0 to 2)");
