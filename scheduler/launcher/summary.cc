@@ -31,10 +31,14 @@ ordered_json bound_json(const std::string& text) {
   return number;
 }
 
+// Whoever the checkpoint does not know starts where the slowest of the others was.
 std::int64_t restored_clock(const std::optional<CheckpointSnapshot>& checkpoint, int worker) {
-  if (!checkpoint) return 0;
-  const auto it = checkpoint->clocks.find(worker);
-  return it == checkpoint->clocks.end() ? 0 : it->second;
+  if (!checkpoint || checkpoint->clocks.empty()) return 0;
+  const auto& clocks = checkpoint->clocks;
+  if (const auto it = clocks.find(worker); it != clocks.end()) return it->second;
+  return std::min_element(clocks.begin(), clocks.end(),
+                          [](const auto& a, const auto& b) { return a.second < b.second; })
+      ->second;
 }
 
 }  // namespace

@@ -59,6 +59,11 @@ TEST_CASE("the steps of a failed start beyond the restored checkpoint are done a
   CHECK(steps_beyond(two_workers(), std::nullopt) == 198);
 }
 
+TEST_CASE("a worker that the checkpoint does not know starts where the slowest known one was") {
+  const CheckpointSnapshot restored{.id = "000007", .clocks = {{0, 60}, {2, 58}}};
+  CHECK(steps_beyond(two_workers(), restored) == (100 - 60) + (98 - 58));
+}
+
 TEST_CASE("what is resumed is what was asked for") {
   JobSnapshot first = two_workers();
   first.checkpoints = {{.id = "000006", .clocks = {{0, 50}, {1, 50}}}, *first.last_checkpoint};
