@@ -18,6 +18,7 @@ constexpr milliseconds kInterruptPatience{1200};  // graceful part of the two se
 constexpr milliseconds kInterruptKillPatience{400};
 constexpr milliseconds kCheckpointSay{1000};
 constexpr milliseconds kCheckpointPatience{60000};
+constexpr milliseconds kSilencePatience{2000};  // of it, without any status
 
 Effect tell_lost(const Member& member, std::string how, bool fails_job) {
   return {.kind = Effect::Kind::kTellLost,
@@ -229,6 +230,7 @@ Effects SupervisorCore::stopped(TimePoint now, const Member& member, int signal)
 Effects SupervisorCore::status(TimePoint now, const JobSnapshot& snapshot) {
   Effects effects;
   last_ = snapshot;
+  answered_at_ = now;
   if (snapshot.phase == Phase::kDone && !done_at_) done_at_ = now;
   if (interrupted_at_ && checkpoint_awaited_ && snapshot.phase != Phase::kRunning) {
     // The checkpoint is there (or failed): the rest has its two seconds from here on.
@@ -316,7 +318,8 @@ Effects SupervisorCore::interrupted(TimePoint now) {
     begin_killing(now, kInterruptKillPatience, effects);
     return effects;
   }
-  checkpoint_awaited_ = config_.checkpoints && last_.phase == Phase::kRunning;
+  checkpoint_awaited_ = config_.checkpoints && last_.phase == Phase::kRunning &&
+                        now < answered_at_ + kSilencePatience;
   effects.push_back(say("interrupted: stopping the job (Ctrl-C again ends it at once)"));
   effects.push_back(stop_job("interrupted"));
   effects.push_back(Effect{.kind = Effect::Kind::kAskStatus});
@@ -336,6 +339,11 @@ Effects SupervisorCore::tick(TimePoint now) {
       effects.push_back(say(fmt::format("{} goes on", to_string(it->second))));
     }
     it = resume_at_.erase(it);
+  }
+  if (checkpoint_awaited_ && now >= answered_at_ + kSilencePatience) {
+    checkpoint_awaited_ = false;
+    effects.push_back(warn("the scheduler does not answer: not waiting for a checkpoint"));
+    terminate_at_ = now;
   }
   if (checkpoint_awaited_ && !checkpoint_said_ && now >= *interrupted_at_ + kCheckpointSay) {
     checkpoint_said_ = true;
@@ -395,6 +403,7 @@ TimePoint SupervisorCore::next_deadline() const {
   TimePoint next = TimePoint::max();
   const auto consider = [&](TimePoint at) { next = std::min(next, at); };
   for (const auto& [at, member] : resume_at_) consider(at);
+  if (checkpoint_awaited_) consider(answered_at_ + kSilencePatience);
   if (checkpoint_awaited_ && !checkpoint_said_) consider(*interrupted_at_ + kCheckpointSay);
   if (kill_at_) consider(*kill_at_);
   if (killing_) return next;

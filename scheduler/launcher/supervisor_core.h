@@ -115,6 +115,7 @@ class SupervisorCore {
   std::optional<Failure> failure_;
   bool failure_from_scheduler_ = false;  // a cause that we see ourselves may still replace it
   std::optional<TimePoint> interrupted_at_;
+  TimePoint answered_at_{};  // the last status came
   bool checkpoint_awaited_ = false, checkpoint_said_ = false, interrupted_twice_ = false;
   std::optional<TimePoint> done_at_;       // the scheduler said DONE
   std::optional<TimePoint> alone_at_;      // only the scheduler is left

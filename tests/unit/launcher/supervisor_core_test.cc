@@ -346,9 +346,36 @@ TEST_CASE("Ctrl-C waits for a checkpoint and says so; the second one does not wa
     CHECK(job.count(Effect::Kind::kSignal, {}, SIGKILL) == 6);
   }
   SUBCASE("it takes too long") {
-    job.pass(50000);
+    for (int i = 0; i < 99; ++i) {
+      job.pass(500);
+      job.status(Phase::kRunning);
+    }
+    CHECK(job.count(Effect::Kind::kSignal) == 0);
+    job.pass(500);
     CHECK(job.count(Effect::Kind::kSignal, {}, SIGTERM) == 6);
   }
+  SUBCASE("the scheduler falls silent") {
+    job.pass(1900);
+    CHECK(job.count(Effect::Kind::kSignal) == 0);
+    job.no_spinning();
+    job.pass(100);
+    CHECK(job.count(Effect::Kind::kSignal, {}, SIGTERM) == 6);
+    CHECK(job.said.find("scheduler does not answer") != std::string::npos);
+  }
+}
+
+TEST_CASE("Ctrl-C waits for no checkpoint of a scheduler that is silent already") {
+  Script job({.servers = 2, .workers = 3, .checkpoints = true});
+  job.status(Phase::kRunning);
+  job.pass(2500);
+  const TimePoint pressed = job.now;
+  job.take(job.core.interrupted(job.now));
+  while (job.count(Effect::Kind::kSignal, {}, SIGKILL) == 0) {
+    REQUIRE(job.core.next_deadline() < pressed + milliseconds(1900));
+    job.now = std::max(job.now, job.core.next_deadline());
+    job.take(job.core.tick(job.now));
+  }
+  CHECK(job.count(Effect::Kind::kSignal, {}, SIGKILL) == 6);
 }
 
 TEST_CASE("O2: an injected pause ends after its seconds, another stop is only reported") {
