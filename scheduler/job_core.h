@@ -90,6 +90,7 @@ class JobCore {
   bool checkpoint_due() const;
   void begin_checkpoint(CheckpointCore::Purpose purpose, TimePoint now);
   CheckpointCore::Clocks cut_clocks() const;
+  void free_places_of_the_dead(storage::Manifest& manifest) const;
   void abort_checkpoint(const std::string& why);
   void close_outcome(const std::string& id, Status status);
   void lose_worker(Seat& seat, const std::string& why);

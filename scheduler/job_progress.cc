@@ -204,14 +204,25 @@ void JobCore::advance_checkpoint(TimePoint now) {
   if (checkpoint_.stage() == Stage::kCut && checkpoint_.all_durable()) {
     storage::Manifest manifest = manifest_of(plan_, settings_);
     checkpoint_.commit(manifest);
-    // The dead are not restored; whoever takes the place goes on where the slowest of the others
-    // is.
-    for (const Seat& seat : members_.workers())
-      if (seat.who.state == rpc::MemberState::DEAD && any_worker(rpc::MemberState::LIVE))
-        manifest.workers.erase(static_cast<std::uint32_t>(seat.who.id));
+    if (any_worker(rpc::MemberState::LIVE)) free_places_of_the_dead(manifest);
     effects_.commit = std::move(manifest);
   }
   if (!checkpoint_.active()) choose_checkpoint_or_end(now);
+}
+
+// The dead are not restored; whoever takes the place goes on where the slowest of the others is.
+// The entry stays: the shards hold a record of every worker, and what the manifest does not know
+// counts as damage.
+void JobCore::free_places_of_the_dead(storage::Manifest& manifest) const {
+  std::optional<Clock> slowest;
+  for (const Seat& seat : members_.workers()) {
+    if (seat.who.state == rpc::MemberState::DEAD) continue;
+    const Clock clock = manifest.workers[static_cast<std::uint32_t>(seat.who.id)].clock;
+    slowest = slowest ? std::min(*slowest, clock) : clock;
+  }
+  for (const Seat& seat : members_.workers())
+    if (seat.who.state == rpc::MemberState::DEAD)
+      manifest.workers[static_cast<std::uint32_t>(seat.who.id)] = {slowest.value_or(Clock(0)), {}};
 }
 
 CheckpointCore::Clocks JobCore::cut_clocks() const {

@@ -242,9 +242,13 @@ storage::Manifest saved_by_two_workers() {
   return job.save();
 }
 
-TEST_CASE("a restored job goes on where each worker was; who is new starts with the slowest") {
+TEST_CASE("a restored job goes on where each worker was; in a dead one's place with the slowest") {
   JobSetup setup = with_directory(setup_of(2, 3, {{"checkpoint_every", "5"}}));
   setup.history = {saved_by_two_workers()};
+  // Shards hold a record of it, too: the manifest knows everybody.
+  REQUIRE(setup.history[0].workers.contains(2));
+  CHECK(setup.history[0].workers.at(2).clock == Clock(6));
+  CHECK(setup.history[0].workers.at(2).state.empty());
   setup.restore = "000001";
   Job job(setup);
   job.run();
