@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <filesystem>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -198,6 +199,14 @@ Result<std::unique_ptr<CheckpointReader>> CheckpointReader::open(
     const std::string& checkpoint_dir) {
   Result<std::vector<Manifest>> manifests = read_manifests(checkpoint_dir);
   if (!manifests) return tl::unexpected(manifests.error());
+  // The scheduler makes it at the start of the first job that is to save here.
+  std::error_code failed;
+  if (!std::filesystem::is_directory(manifest_directory(checkpoint_dir), failed))
+    return fail(
+        Code::kNotFound,
+        fmt::format("{} is no checkpoint directory: it has no manifest/; give the directory "
+                    "that a job had as --checkpoint-dir",
+                    checkpoint_dir));
   return std::make_unique<RocksCheckpointReader>(checkpoint_dir, std::move(*manifests));
 }
 

@@ -10,8 +10,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
+#include <system_error>
 
 namespace leeway::storage {
 namespace {
@@ -57,7 +59,16 @@ std::string lock_owner(const std::string& directory, const rocksdb::Status& stat
   const std::string text = status.ToString();
   if (!status.IsIOError() || text.find("/LOCK") == std::string::npos) return "";
   if (text.find("current process") != std::string::npos) return "this process itself";
-  if (text.find("lock") != std::string::npos) return lock_holder(directory);
+  if (text.find("While lock file") != std::string::npos) return lock_holder(directory);
+  return "";
+}
+
+// The system's reason why the directory may not be written to, or "".
+std::string why_forbidden(const rocksdb::Status& status) {
+  const std::string text = status.ToString();
+  for (const int reason : {EROFS, EACCES, EPERM})
+    if (const std::string why = std::generic_category().message(reason); text.ends_with(why))
+      return why;
   return "";
 }
 
@@ -137,6 +148,11 @@ Status Database::reopen() {
     return fail(Code::kRefused,
                 fmt::format("{} is in use by {}: stop it, or choose another checkpoint directory",
                             directory_, owner));
+  if (const std::string why = why_forbidden(status); !why.empty())
+    return fail(Code::kInvalidArgument,
+                fmt::format("cannot write to {}: {}: make it writable for this user, or choose "
+                            "another checkpoint directory",
+                            directory_, why));
   return tl::unexpected(to_error("cannot open the store", directory_, status));
 }
 

@@ -96,6 +96,8 @@ TEST_CASE("leeway-ckpt: wrong use is one line with a remedy") {
   TempDir dir;
   TestJob job(dir.path(), 1, 100'000);
   check_refused({"list", dir.path("nowhere")}, "does not exist");
+  check_refused({"list", dir.path("server-000")}, "is no checkpoint directory");
+  CHECK(run({"list", dir.path()}).status == 0);  // no checkpoint yet
   check_refused({"inspect", dir.path()}, "no committed checkpoint");
   check_refused({"verify", dir.path()}, "no committed checkpoint");
   check_refused({"verfy", dir.path()}, "unknown command 'verfy'; did you mean verify?");

@@ -61,6 +61,20 @@ void check_works(ShardStore& store, ManifestStore& manifests, const std::string&
   CHECK(value_or_throw(CheckpointReader::open(dir))->verify(manifest));
 }
 
+TEST_CASE("a store that may only be read is not called in use") {
+  const SmallDisk disk;
+  if (!disk.mounted()) return;
+  value_or_throw(ManifestStore::open(disk.path()));
+  REQUIRE(mount("", disk.path().c_str(), "", MS_REMOUNT | MS_RDONLY, nullptr) == 0);
+  const auto store = ManifestStore::open(disk.path());
+  REQUIRE(!store);
+  CAPTURE(store.error().message);
+  CHECK(store.error().code == Code::kInvalidArgument);
+  CHECK(store.error().message.find("Read-only file system") != std::string::npos);
+  CHECK(store.error().message.find("choose another checkpoint directory") != std::string::npos);
+  CHECK(store.error().message.find("in use") == std::string::npos);
+}
+
 TEST_CASE("full disk: in the middle of a shard") {
   const SmallDisk disk;
   if (!disk.mounted()) return;
