@@ -12,6 +12,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "storage/output_target.h"
+
 namespace leeway::storage {
 namespace {
 
@@ -47,10 +49,11 @@ tl::unexpected<Error> system_error(std::string_view what, const std::string& fil
 
 class FileWriter : public SafetensorsWriter {
  public:
-  FileWriter(std::string file, int fd, std::uint64_t elements)
-      : file_(std::move(file)), fd_(fd), left_(elements) {}
+  // Writes `temporary`, which becomes `file` at the end; with "" it writes into `file` itself.
+  FileWriter(std::string file, std::string temporary, int fd, std::uint64_t elements)
+      : file_(std::move(file)), temporary_(std::move(temporary)), fd_(fd), left_(elements) {}
   ~FileWriter() override {
-    if (!finished_) ::unlink(temporary().c_str());
+    if (!finished_ && !temporary_.empty()) ::unlink(temporary_.c_str());
   }
 
   Status add(std::span<const float> values) override {
@@ -64,9 +67,11 @@ class FileWriter : public SafetensorsWriter {
   Status finish() override {
     if (left_ != 0)
       return fail(Code::kInvalidArgument, fmt::format("{}: {} elements are missing", file_, left_));
-    if (::fsync(fd_.get()) != 0) return system_error("write", file_, errno);
-    if (::rename(temporary().c_str(), file_.c_str()) != 0)
-      return system_error("write", file_, errno);
+    if (!temporary_.empty()) {  // a device or a pipe is not durable
+      if (::fsync(fd_.get()) != 0) return system_error("write", file_, errno);
+      if (::rename(temporary_.c_str(), file_.c_str()) != 0)
+        return system_error("write", file_, errno);
+    }
     finished_ = true;
     return {};
   }
@@ -83,9 +88,7 @@ class FileWriter : public SafetensorsWriter {
   }
 
  private:
-  std::string temporary() const { return file_ + ".tmp"; }
-
-  const std::string file_;
+  const std::string file_, temporary_;
   const Fd fd_;
   std::uint64_t left_;
   bool finished_ = false;
@@ -240,9 +243,13 @@ Result<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::create(
   std::uint64_t elements = 0;
   const Result<std::string> header = make_header(tensors, metadata, elements);
   if (!header) return tl::unexpected(header.error());
-  const int fd = ::open((file + ".tmp").c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  const OutputTarget target = output_target(file);
+  const std::string temporary = target.replace ? target.path + ".tmp" : "";
+  const int fd = target.replace
+                     ? ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)
+                     : ::open(target.path.c_str(), O_WRONLY | O_CLOEXEC);
   if (fd < 0) return system_error("create", file, errno);
-  auto writer = std::make_unique<FileWriter>(file, fd, elements);
+  auto writer = std::make_unique<FileWriter>(target.path, temporary, fd, elements);
   const std::uint64_t bytes = header->size();
   if (Status put = writer->write(reinterpret_cast<const char*>(&bytes), sizeof bytes); !put)
     return tl::unexpected(put.error());

@@ -137,6 +137,7 @@ class Run {
 }  // namespace
 
 int launch(const LaunchPlan& plan, const std::map<std::string, std::string>& environment) {
+  if (!plan.run.summary.empty()) check_summary_target(plan.run.summary);
   try {
     return Run(plan, environment).run();
   } catch (const ConfigError& error) {

@@ -11,9 +11,11 @@
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "common/result.h"
 #include "scheduler/launcher/child_process.h"
+#include "storage/output_target.h"
 
 namespace leeway::launcher {
 namespace {
@@ -39,6 +41,35 @@ std::int64_t restored_clock(const std::optional<CheckpointSnapshot>& checkpoint,
   return std::min_element(clocks.begin(), clocks.end(),
                           [](const auto& a, const auto& b) { return a.second < b.second; })
       ->second;
+}
+
+[[noreturn]] void give_up(const std::string& path, const char* what) {
+  throw ConfigError(fmt::format("summary {} cannot be {}: {}", path, what, std::strerror(errno)));
+}
+
+std::string temporary_of(const storage::OutputTarget& target) {
+  return fmt::format("{}.{}.tmp", target.path, ::getpid());
+}
+
+Fd create(const std::string& path) {
+  return Fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+}
+
+// A pipe that nobody reads is an error: waiting for a reader could be for ever.
+Fd open_special(const std::string& path) {
+  Fd file(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
+  if (file) ::fcntl(file.get(), F_SETFL, 0);
+  return file;
+}
+
+bool write_all(const Fd& file, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(file.get(), text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return false;
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return true;
 }
 
 }  // namespace
@@ -122,23 +153,37 @@ std::string to_json(const Summary& s) {
   return out.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 
+void check_summary_target(const std::string& path) {
+  const storage::OutputTarget target = storage::output_target(path);
+  if (target.replace) {
+    const std::string temporary = temporary_of(target);
+    if (!create(temporary)) give_up(path, "written");
+    ::unlink(temporary.c_str());
+  } else if (std::filesystem::is_directory(target.path)) {
+    errno = EISDIR;
+    give_up(path, "written");
+  } else if (::access(target.path.c_str(), W_OK) != 0) {  // opening a pipe would tell its reader
+    give_up(path, "written");
+  }
+}
+
 void write_summary(const Summary& summary, const std::string& path) {
   const std::string text = to_json(summary);
-  const std::string temporary = fmt::format("{}.{}.tmp", path, ::getpid());
-  const auto give_up = [&](const char* what) {
-    const std::string why = std::strerror(errno);
-    ::unlink(temporary.c_str());
-    throw ConfigError(fmt::format("summary {} cannot be {}: {}", path, what, why));
-  };
-  const Fd file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  if (!file) give_up("written");
-  for (std::size_t at = 0; at < text.size();) {
-    const ssize_t written = ::write(file.get(), text.data() + at, text.size() - at);
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) give_up("written");
-    at += static_cast<std::size_t>(written);
+  const storage::OutputTarget target = storage::output_target(path);
+  if (!target.replace) {
+    const Fd file = open_special(target.path);
+    if (!file || !write_all(file, text)) give_up(path, "written");
+    return;
   }
-  if (::rename(temporary.c_str(), path.c_str()) != 0) give_up("put in place");
+  const std::string temporary = temporary_of(target);
+  const Fd file = create(temporary);
+  if (!file) give_up(path, "written");
+  const bool written = write_all(file, text);
+  if (written && ::rename(temporary.c_str(), target.path.c_str()) == 0) return;
+  const int error = errno;
+  ::unlink(temporary.c_str());
+  errno = error;
+  give_up(path, written ? "put in place" : "written");
 }
 
 }  // namespace leeway::launcher

@@ -47,7 +47,10 @@ std::int64_t steps_beyond(const JobSnapshot& last,
 
 // Strict JSON: what is not finite is null.
 std::string to_json(const Summary& summary);
-// Whole or not at all. Throws ConfigError.
+// Throws ConfigError when `path` cannot be written: to be called before anything runs.
+void check_summary_target(const std::string& path);
+// A file is replaced whole or not at all, the one that a link points to; into what is no file
+// (a device, a pipe) it is written. Throws ConfigError.
 void write_summary(const Summary& summary, const std::string& path);
 
 }  // namespace leeway::launcher

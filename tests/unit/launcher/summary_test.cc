@@ -1,10 +1,14 @@
 #include "scheduler/launcher/summary.h"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "scheduler/launcher/child_process.h"
 #include "scheduler/launcher/report.h"
 #include "tests/unit/launcher/scratch.h"
 
@@ -115,6 +119,60 @@ TEST_CASE("a summary replaces the file whole, and an error leaves nothing half")
   std::filesystem::create_directory(scratch.path() / "directory");
   CHECK_THROWS_AS(write_summary({}, (scratch.path() / "directory").string()), ConfigError);
   CHECK(std::distance(std::filesystem::directory_iterator(scratch.path()), {}) == 2);
+}
+
+TEST_CASE("a summary goes where a link points, and the link stays") {
+  const Scratch scratch;
+  std::filesystem::create_directory(scratch.path() / "other");
+  for (const char* state : {"it is there", "it is not there yet"}) {
+    CAPTURE(state);
+    const std::filesystem::path link = scratch.path() / state;
+    std::filesystem::create_symlink(std::filesystem::path("other") / state, link);
+    if (state == std::string("it is there")) scratch.write(state, "old");
+    check_summary_target(link.string());
+    write_summary({}, link.string());
+    CHECK(std::filesystem::is_symlink(link));
+    CHECK(std::filesystem::is_regular_file(scratch.path() / "other" / state));
+    CHECK(nlohmann::json::parse(scratch.read(state))["result"] == "failed");
+  }
+  CHECK(std::distance(std::filesystem::directory_iterator(scratch.path() / "other"), {}) == 2);
+}
+
+TEST_CASE("a summary is written into a device or a pipe, which stays what it is") {
+  const Scratch scratch;
+  const std::filesystem::path device = scratch.path() / "device";
+  std::filesystem::create_symlink("/dev/null", device);
+  check_summary_target(device.string());
+  write_summary({}, device.string());
+  CHECK(std::filesystem::is_symlink(device));
+  CHECK(std::filesystem::is_character_file(device));
+
+  const std::filesystem::path pipe = scratch.path() / "pipe";
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  check_summary_target(pipe.string());  // does not wait for a reader either
+  CHECK_THROWS_AS(write_summary({}, pipe.string()), ConfigError);
+  const Fd reader(::open(pipe.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  REQUIRE(reader);
+  write_summary({}, pipe.string());
+  CHECK(std::filesystem::is_fifo(pipe));
+  std::string text(4096, '\0');
+  const ssize_t got = ::read(reader.get(), text.data(), text.size());
+  REQUIRE(got > 0);
+  text.resize(static_cast<std::size_t>(got));
+  CHECK(nlohmann::json::parse(text)["result"] == "failed");
+  CHECK(std::distance(std::filesystem::directory_iterator(scratch.path()), {}) == 2);
+}
+
+TEST_CASE("a summary that cannot be written is found before there is one") {
+  const Scratch scratch;
+  check_summary_target((scratch.path() / "new.json").string());
+  CHECK(std::filesystem::is_empty(scratch.path()));
+  scratch.write("old.json", "old");
+  check_summary_target((scratch.path() / "old.json").string());
+  CHECK(scratch.read("old.json") == "old");
+  for (const std::string& bad :
+       {(scratch.path() / "no" / "x.json").string(), scratch.path().string()})
+    CHECK_THROWS_AS(check_summary_target(bad), ConfigError);
 }
 
 TEST_CASE("O1: the progress line says a loss that is no number as such") {

@@ -1,7 +1,12 @@
 #include "storage/safetensors.h"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <random>
 #include <sstream>
@@ -39,6 +44,32 @@ TEST_CASE("safetensors: the bytes are those of the documented layout") {
   std::string header = R"({"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
   header.resize((header.size() + 7) / 8 * 8, ' ');
   CHECK(bytes == with_header(header, 0) + std::string("\0\0\x80\x3f\0\0\0\xc0", 8));
+}
+
+TEST_CASE("safetensors: a link is followed, a pipe written into, and both stay what they are") {
+  TempDir dir;
+  const auto write = [](const std::string& file) {
+    const auto writer = value_or_throw(SafetensorsWriter::create(file, {{"w", {2}}}, {}));
+    value_or_throw(writer->add(std::vector<float>{1.0f, -2.0f}));
+    value_or_throw(writer->finish());
+  };
+  const std::string plain = dir.path("plain");
+  write(plain);
+  std::filesystem::create_symlink("target", dir.path("link"));
+  write(dir.path("link"));
+  CHECK(std::filesystem::is_symlink(dir.path("link")));
+  CHECK(bytes_of(dir.path("target")) == bytes_of(plain));
+
+  const std::string pipe = dir.path("pipe");
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  const int reader = ::open(pipe.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  REQUIRE(reader >= 0);
+  write(pipe);
+  CHECK(std::filesystem::is_fifo(pipe));
+  std::string bytes(4096, '\0');
+  bytes.resize(static_cast<std::size_t>(std::max<ssize_t>(0, ::read(reader, bytes.data(), 4096))));
+  ::close(reader);
+  CHECK(bytes == bytes_of(plain));
 }
 
 TEST_CASE("safetensors: what was written in pieces is read back") {
