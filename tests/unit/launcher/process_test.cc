@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <functional>
 #include <thread>
 
 #include "scheduler/launcher/child_process.h"
@@ -46,14 +47,19 @@ ChildNews wait_for(pid_t pid) {
 
 bool group_exists(pid_t group) { return ::kill(-group, 0) == 0; }
 
-bool gone_soon(pid_t group) {
+bool soon(const std::function<bool()>& condition) {
   const auto deadline = std::chrono::steady_clock::now() + 10s;
-  while (group_exists(group) && std::chrono::steady_clock::now() < deadline) {
+  while (!condition() && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::sleep_for(1ms);
+  return condition();
+}
+
+bool gone_soon(pid_t group) {
+  return soon([group] {
     while (next_child_news()) {
     }
-    std::this_thread::sleep_for(1ms);
-  }
-  return !group_exists(group);
+    return !group_exists(group);
+  });
 }
 
 }  // namespace
@@ -96,12 +102,20 @@ TEST_CASE("a program that cannot be executed is one clear line") {
                        (path + " cannot be executed: Permission denied").c_str(), ConfigError);
 }
 
-TEST_CASE("the guard ends the groups that are left when its owner is killed, and only these") {
+TEST_CASE(
+    "the guard ends the groups that are left when its owner is killed, and only these, and removes "
+    "their shared memory") {
+  const Scratch scratch;
   ChildProcess kept = shell("exec sleep 1000");
   ChildProcess forgotten = shell("exec sleep 1000");
+  const auto region_of = [&](const ChildProcess& process) {
+    return scratch.path() / (std::to_string(process.pid) + ":0:0");
+  };
+  for (const ChildProcess* one : {&kept, &forgotten})
+    scratch.write(region_of(*one).filename().string(), "x");
   const pid_t owner = ::fork();
   if (owner == 0) {
-    ProcessGuard guard;
+    ProcessGuard guard(scratch.path().string());
     guard.watch(kept.pid);
     guard.watch(forgotten.pid);
     guard.forget(forgotten.pid);
@@ -111,6 +125,8 @@ TEST_CASE("the guard ends the groups that are left when its owner is killed, and
   const ChildNews news = wait_for(kept.pid);
   REQUIRE(news.end);
   CHECK(news.end->code() == -SIGKILL);
+  CHECK(soon([&] { return !std::filesystem::exists(region_of(kept)); }));
+  CHECK(std::filesystem::exists(region_of(forgotten)));
   CHECK(group_exists(forgotten.pid));
   ::kill(forgotten.pid, SIGKILL);
   wait_for(forgotten.pid);
