@@ -20,8 +20,14 @@ const storage::Manifest* find_checkpoint(const std::vector<storage::Manifest>& h
 
 std::optional<storage::Manifest> restored(const JobSetup& setup) {
   if (setup.restore.empty()) return std::nullopt;
-  if (const storage::Manifest* manifest = find_checkpoint(setup.history, setup.restore))
+  if (const storage::Manifest* manifest = find_checkpoint(setup.history, setup.restore)) {
+    if (manifest->workers.size() != setup.workers)
+      throw ConfigError(fmt::format(
+          "checkpoint {} is of {} workers and this job has {}; resume with --workers {}, or start "
+          "anew with --resume never",
+          manifest->id, manifest->workers.size(), setup.workers, manifest->workers.size()));
     return *manifest;
+  }
   std::string known;
   for (const storage::Manifest& manifest : setup.history)
     known += (known.empty() ? "" : ", ") + manifest.id;

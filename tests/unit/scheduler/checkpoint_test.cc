@@ -1,4 +1,6 @@
 // When checkpoints are taken, what is in them, and what their failure means.
+#include <fmt/format.h>
+
 #include "job_fixture.h"
 
 namespace leeway::scheduler {
@@ -267,8 +269,24 @@ TEST_CASE("a restored job goes on where each worker was; in a dead one's place w
   CHECK(job.core.view().checkpoint.id == "000002");
 }
 
+TEST_CASE("a checkpoint of another number of workers is refused at start") {
+  for (const std::uint32_t workers : {2u, 4u}) {
+    JobSetup setup = with_directory(setup_of(1, workers));
+    setup.history = {saved_by_two_workers()};
+    JobCore(setup, TimePoint{});  // starts anew beside it
+    setup.restore = "000001";
+    CHECK_THROWS_WITH_AS(
+        JobCore(setup, TimePoint{}),
+        fmt::format("checkpoint 000001 is of 3 workers and this job has {}; resume "
+                    "with --workers 3, or start anew with --resume never",
+                    workers)
+            .c_str(),
+        ConfigError);
+  }
+}
+
 TEST_CASE("a checkpoint of another model is refused by the tensor's name") {
-  JobSetup setup = with_directory(setup_of(1, 1));
+  JobSetup setup = with_directory(setup_of(1, 3));
   setup.history = {saved_by_two_workers()};
   setup.restore = "000001";
   Job job(setup);

@@ -156,6 +156,7 @@ TEST_CASE("the restarted scheduler counts incarnations on, and finds its checkpo
     before = worker.registration.incarnation;
     storage::Manifest manifest;
     manifest.id = "000001";
+    manifest.workers[0].clock = Clock(3);
     if (start == 0) REQUIRE(store.commit(manifest).has_value());
   }
 }
