@@ -25,10 +25,13 @@ rpc::MemberStatus status_of(const Seat& seat, rpc::Role::type role, TimePoint no
   out.samples_per_second = seat.samples.per_second();
   out.push_bytes_per_second = seat.pushed.per_second();
   out.pull_bytes_per_second = seat.pulled.per_second();
-  if (role == rpc::Role::WORKER)
-    out.__set_worker(seat.worker);
-  else
+  if (role == rpc::Role::SERVER) {
     out.__set_server(seat.server);
+    return out;
+  }
+  out.__set_worker(seat.worker);
+  // What counts of its steps is the servers' word; its last heartbeat may be older.
+  if (seat.who.state == rpc::MemberState::DEAD) out.worker.clock = seat.who.final_clock;
   return out;
 }
 
