@@ -9,6 +9,7 @@
 
 #include <cstdio>
 #include <exception>
+#include <optional>
 #include <string>
 #include <variant>
 
@@ -42,6 +43,11 @@ void train(const FashionMnistFlags& flags) {
   if (flags.seed) options.settings["seed"] = fmt::format("{}", *flags.seed);
   const auto session = leeway::worker::Session::from_environment(options);
   leeway::log::start(fmt::format("worker.{}", session->rank()));
+
+  // One worker measures at the end, and finds now whether it can.
+  std::optional<FashionMnist> test;
+  if (session->rank() == 0)
+    test = leeway::value_or_throw(FashionMnist::open(flags.data, FashionMnist::Part::kTest));
 
   // The model. Its first weights come from the seed and the names of its tensors, and the first
   // worker's are everybody's.
@@ -96,12 +102,10 @@ void train(const FashionMnistFlags& flags) {
   }
 
   // A job that was told to stop has its checkpoint; a finished one is measured, by one worker.
-  if (stopped || session->rank() != 0) return session->finish({});
+  if (stopped || !test) return session->finish({});
   session->pull_final();
   model.load(parameters);
-  const auto test =
-      leeway::value_or_throw(FashionMnist::open(flags.data, FashionMnist::Part::kTest));
-  const nn::Score score = model.evaluate(test);
+  const nn::Score score = model.evaluate(*test);
   session->finish({{"test_accuracy", score.accuracy}, {"test_loss", score.loss}});
 }
 

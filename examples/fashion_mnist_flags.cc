@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <map>
 
@@ -49,7 +50,16 @@ std::variant<FashionMnistFlags, Goodbye> parse_fashion_mnist_flags(int argc,
   const CLI::Option* seed_option =
       app.add_option("--seed", seed,
                      "of the first weights and the order of the images; default: the job's")
-          ->check(CLI::NonNegativeNumber);
+          ->check(CLI::Validator(
+              [](std::string& text) {
+                std::uint64_t value = 0;
+                const char* const end = text.data() + text.size();
+                const auto [at, error] = std::from_chars(text.data(), end, value);
+                return error == std::errc() && at == end
+                           ? std::string()
+                           : text + " is not a seed (a whole number from 0)";
+              },
+              "NUMBER >= 0"));
   app.add_option("--data", data, "directory with the four files of the data set")
       ->capture_default_str();
   app.add_option("--device", device, "auto (a GPU when there is one), cpu or cuda")
