@@ -74,6 +74,12 @@ Child::~Child() {
 
 void Child::signal(int number) const { ::kill(pid_, number); }
 
+void Child::park() {
+  char parked = 0;
+  put(pipe_, &parked, 1);
+  get(pipe_, &parked, 1);
+}
+
 void Child::kill() {
   signal(SIGKILL);
   wait();
@@ -115,6 +121,10 @@ TEST_CASE("child" * doctest::skip()) {
   }
   char nothing = 0;
   while (::read(fd, &nothing, 1) > 0) {
+    endpoint->post([&] {  // its thread stands still from here on
+      put(fd, &nothing, 1);
+      while (true) ::pause();
+    });
   }
 }
 

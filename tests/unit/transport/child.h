@@ -29,6 +29,8 @@ class Child {
   const std::vector<std::byte>& address() const noexcept { return address_; }
   RemoteRange memory(std::size_t offset = 0) const { return {memory_ + offset, key_}; }
   void signal(int number) const;
+  // Its endpoint's thread stands still outside of libfabric from here on.
+  void park();
   void kill();  // SIGKILL, and waits for the end
   int wait();   // its exit status, -1 when a signal ended it
 

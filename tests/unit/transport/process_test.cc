@@ -52,6 +52,9 @@ TEST_CASE(
     const Peer to_dying = node.connect(dying.address()), to_living = node.connect(living.address());
     const RegisteredMemory here = memory(node, kChildMemory);
     REQUIRE(node.read(to_dying, {&here, 0, 4096}, dying.memory()).status.has_value());
+    // libfabric 1.17's shm provider keeps spin locks in shared memory, and a peer that stops while
+    // it holds one leaves the others spinning inside the provider: that instant is not tested here.
+    if (fabric == "shm") dying.park();
     // Stopped first, so that it dies with operations under way.
     dying.signal(SIGSTOP);
     std::atomic<int> ended = 0, late = 0;
