@@ -45,6 +45,21 @@ struct EndpointInfo {
   std::size_t max_message = 0;  // bytes that send() takes
 };
 
+// Who may reach a memory.
+enum class Access {
+  kOwn,    // this endpoint's own transfers alone
+  kPeers,  // and peers, reading and writing, once they are told its RemoteMemory
+};
+
+// Where byte 0 of a memory is for peers on one rail of its owner, and the key that opens it.
+struct Window {
+  std::uint64_t address = 0;
+  std::uint64_t key = 0;
+  friend bool operator==(const Window&, const Window&) noexcept = default;
+};
+// What a peer must be told to reach a memory: a window for each rail of its owner, in their order.
+using RemoteMemory = std::vector<Window>;
+
 // Memory that this endpoint may move. Move-only; page-aligned, zeroed and touched.
 // Lives until no transfer uses it; freed and deregistered by its destructor, on any thread.
 class RegisteredMemory {
