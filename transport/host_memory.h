@@ -1,5 +1,5 @@
-// Host memory that rails move: page-aligned, zeroed, touched, and, where peers of the same host are to
-// reach it, with a descriptor that they can map. Move-only; any thread.
+// Host memory that rails move: page-aligned, zeroed, touched, and, where peers of the same host are
+// to reach it, with a descriptor that they can map. Move-only; any thread.
 #pragma once
 
 #include <cstddef>

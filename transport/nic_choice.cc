@@ -42,7 +42,7 @@ std::string best_address(const Port& port) {
 bool needs_address(Family family) { return family != Family::kEfa; }
 
 // Every port that this family could use, were it up. tcp runs over any interface, also that of an
-// RDMA NIC.
+// RDMA NIC; the one under a virtual RDMA device is a NIC of its own.
 std::vector<Candidate> candidates(const Topology& topology, Family family) {
   std::vector<Candidate> out;
   for (const Nic& nic : topology.nics) {
@@ -50,7 +50,9 @@ std::vector<Candidate> candidates(const Topology& topology, Family family) {
       std::string name =
           nic.ports.size() > 1 ? fmt::format("{}/{}", nic.name, port.number) : nic.name;
       if (family == Family::kTcp) {
-        if (nic.driver != Family::kTcp && port.netdev.empty()) continue;
+        if (nic.driver != Family::kTcp &&
+            (port.netdev.empty() || nic.attachment == Attachment::kVirtual))
+          continue;
         if (!port.netdev.empty()) name = port.netdev;
       } else if (nic.driver != family) {
         continue;

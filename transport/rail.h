@@ -85,14 +85,14 @@ class Rail {
 
   virtual Result<std::unique_ptr<Registration>> enlist(const HostMemory& memory, Access access) = 0;
 
-  // Never blocks; a peer that is not there shows when something is posted. The same address again is
-  // another RailPeer: what was said of an older one does not hold for it.
+  // Never blocks; a peer that is not there shows when something is posted. The same address again
+  // is another RailPeer: what was said of an older one does not hold for it.
   virtual Result<RailPeer> connect(std::span<const std::byte> address) = 0;
   // Its tickets that are under way still come back.
   virtual void disconnect(RailPeer peer) = 0;
 
-  // An error means that the ticket was not taken. send() copies the message before it returns; it is
-  // done when the peer, or the provider on its behalf, has it.
+  // An error means that the ticket was not taken. send() copies the message before it returns; it
+  // is done when the peer, or the provider on its behalf, has it.
   virtual Result<Post> send(RailPeer peer, std::span<const std::byte> message, Ticket& ticket) = 0;
   virtual Result<Post> read(RailPeer peer, LocalPiece into, Window from, Ticket& ticket) = 0;
   // Done when the bytes are in the peer's memory.
@@ -101,8 +101,8 @@ class Rail {
   // Moves what can be moved and tells `user`. True when anything happened.
   virtual bool poll(RailUser& user) = 0;
 
-  // For sleeping in poll(2): readable when the rail has something, once arm() said true. -1: there is
-  // none, and the endpoint looks again and again.
+  // For sleeping in poll(2): readable when the rail has something, once arm() said true. -1: there
+  // is none, and the endpoint looks again and again.
   virtual int descriptor() const noexcept = 0;
   // False: there is something already, do not sleep.
   virtual bool arm() noexcept = 0;
