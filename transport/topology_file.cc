@@ -121,14 +121,14 @@ class Parser {
   void parse_nic(const std::string& subject, const std::vector<std::string_view>& words) {
     const Fields f = fields(words, {"driver", "attachment", "pci", "node", "bridges"});
     limit(out_.nics.size(), "NICs");
-    if (!seen_.insert("nic " + subject).second) fail(fmt::format("nic {} is listed twice", subject));
+    if (!seen_.insert("nic " + subject).second)
+      fail(fmt::format("nic {} is listed twice", subject));
     Nic nic{.name = subject,
             .driver = one_of(f, "driver", {Family::kEfa, Family::kVerbs, Family::kTcp}),
             .place = place(f)};
     if (f.contains("attachment"))
-      nic.attachment =
-          one_of(f, "attachment",
-                 {Attachment::kHardware, Attachment::kVirtual, Attachment::kLoopback});
+      nic.attachment = one_of(f, "attachment",
+                              {Attachment::kHardware, Attachment::kVirtual, Attachment::kLoopback});
     if (f.contains("pci")) nic.place.address = normal_pci_address(name(f.at("pci")));
     out_.nics.push_back(std::move(nic));
   }

@@ -67,8 +67,8 @@ TEST_CASE("a DGX-like host: the eight InfiniBand NICs are rails, storage and man
   const Topology dgx = recorded("dgx_like");
   const NicChoice choice = choose_nics(dgx, {});
   CHECK(choice.family == Family::kVerbs);
-  CHECK(devices(choice.rails) == Names{"mlx5_0", "mlx5_3", "mlx5_4", "mlx5_5", "mlx5_6", "mlx5_9",
-                                       "mlx5_10", "mlx5_11"});
+  CHECK(devices(choice.rails) ==
+        Names{"mlx5_0", "mlx5_3", "mlx5_4", "mlx5_5", "mlx5_6", "mlx5_9", "mlx5_10", "mlx5_11"});
   for (const RailPlan& rail : choice.rails) {
     CHECK(rail.weight == doctest::Approx(0.125));
     CHECK(rail.rate_gbps == 400);
@@ -161,9 +161,11 @@ TEST_CASE("an uneven host: weights by rate; what is down, slow or without an add
   }
 }
 
-TEST_CASE("devices that were named are the rails, whatever their rate; by NIC, interface or address") {
+TEST_CASE(
+    "devices that were named are the rails, whatever their rate; by NIC, interface or address") {
   const Topology uneven = recorded("uneven");
-  CHECK(devices(choose_rails(uneven, {.devices = {"mlx5_2", "ens1"}})) == Names{"mlx5_0", "mlx5_2"});
+  CHECK(devices(choose_rails(uneven, {.devices = {"mlx5_2", "ens1"}})) ==
+        Names{"mlx5_0", "mlx5_2"});
   CHECK(devices(choose_rails(uneven, {.fabric = "tcp", .devices = {"mlx5_2"}})) == Names{"ens4"});
   // One family for all of them.
   CHECK(devices(choose_rails(uneven, {.devices = {"eno1", "ens4"}})) == Names{"ens4", "eno1"});
@@ -196,12 +198,13 @@ TEST_CASE("auto passes over what libfabric does not offer, and says so") {
   CHECK(choice.rails.size() == 8);
   CHECK(choice.rails[0].device == "ibp24s0");
   CHECK(choice.rails[0].domain == "ibp24s0");
-  CHECK(has(refusal(recorded("dgx_like"),
-                    {.fabric = "verbs", .offered = std::vector{Family::kTcp}}),
-            "mlx5_0: libfabric offers no verbs here"));
+  CHECK(
+      has(refusal(recorded("dgx_like"), {.fabric = "verbs", .offered = std::vector{Family::kTcp}}),
+          "mlx5_0: libfabric offers no verbs here"));
 }
 
-TEST_CASE("when all ports of the better family are down, the next one is taken and the reason kept") {
+TEST_CASE(
+    "when all ports of the better family are down, the next one is taken and the reason kept") {
   Topology dgx = recorded("dgx_like");
   for (Nic& nic : dgx.nics)
     if (nic.driver == Family::kVerbs) nic.ports[0].state = PortState::kDown;
@@ -238,7 +241,8 @@ TEST_CASE("of several virtual interfaces one is taken: which lead to peers canno
 TEST_CASE("GPUs with the same NICs at the same distance share these out") {
   Topology machine;
   const std::vector<std::string> above = {"0000:15", "0000:15:01.0"};
-  for (const char* name : {"mlx5_0", "mlx5_1"}) machine.nics.push_back(hardware(name, 200, above, 0));
+  for (const char* name : {"mlx5_0", "mlx5_1"})
+    machine.nics.push_back(hardware(name, 200, above, 0));
   for (const char* at : {"0000:1a:00.0", "0000:1b:00.0"}) machine.gpus.push_back(gpu(at, above, 0));
   CHECK(devices(choose_rails(machine, {.gpu = "0000:1a:00.0"})) == Names{"mlx5_0"});
   CHECK(devices(choose_rails(machine, {.gpu = "0000:1b:00.0"})) == Names{"mlx5_1"});

@@ -69,7 +69,8 @@ TEST_CASE("recorded machines are read, and written back as they were") {
 TEST_CASE("what is wrong in a recorded topology is said with file and line") {
   CHECK(refusal("").find("m.topology:1: a recorded topology begins with") == 0);
   CHECK(refusal("leeway-topology 2\n").find("m.topology:1: ") == 0);
-  CHECK(refusal(after_head("nick mlx5_0\n")) == "m.topology:3: 'nick' is none of node, gpu, nic, port");
+  CHECK(refusal(after_head("nick mlx5_0\n")) ==
+        "m.topology:3: 'nick' is none of node, gpu, nic, port");
   CHECK(refusal(after_head("\n# comment\nnic\n")) == "m.topology:5: nic needs a name or number");
   CHECK(refusal(after_head("nic a drivr=tcp\n")).find("(did you mean 'driver'?)") !=
         std::string::npos);
@@ -77,8 +78,9 @@ TEST_CASE("what is wrong in a recorded topology is said with file and line") {
         std::string::npos);
   CHECK(refusal(after_head("nic a\n")).find("driver=efa|verbs|tcp is missing") !=
         std::string::npos);
-  CHECK(refusal(after_head("nic a driver=roce\n")).find("driver = 'roce' should be efa|verbs|tcp") !=
-        std::string::npos);
+  CHECK(
+      refusal(after_head("nic a driver=roce\n")).find("driver = 'roce' should be efa|verbs|tcp") !=
+      std::string::npos);
   CHECK(refusal(after_head("nic a driver=tcp driver=efa\n")).find("said twice") !=
         std::string::npos);
   CHECK(refusal(after_head("nic a driver=tcp\nnic a driver=tcp\n")) ==

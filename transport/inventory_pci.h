@@ -1,0 +1,21 @@
+// NUMA nodes, PCI places and GPUs, from hwloc. Called while starting, by inventory.cc.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "transport/topology.h"
+
+namespace leeway::transport {
+
+struct PciInventory {
+  std::vector<int> numa_nodes;
+  std::vector<Gpu> gpus;
+  std::map<std::string, PciPlace> places;  // by address
+};
+
+// Empty where hwloc finds nothing. No GPU driver is asked.
+PciInventory read_pci();
+
+}  // namespace leeway::transport
