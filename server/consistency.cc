@@ -123,8 +123,7 @@ void Consistency::start_read(StepId step, OpenStep& open, LocalPartition partiti
                                    .partition = partition,
                                    .slab = open.slab.value_or(0),
                                    .initial = initial,
-                                   .address = offer.address,
-                                   .key = offer.key,
+                                   .from = offer.from,
                                    .bytes = offer.bytes});
 }
 
@@ -166,7 +165,7 @@ void Consistency::push_entry(const Sender& sender, WorkerState& worker, const tr
   if (payload != OpenStep::Payload::kAbsent) return;  // on its way
   payload = OpenStep::Payload::kOffered;
   ++open.offered;
-  open.offers[partition] = {entry.address, push.key, entry.bytes};
+  open.offers[partition] = {{push.memory, entry.offset}, entry.bytes};
   open.scales[partition] = entry.scale;
   if (entry.initial) return;  // advance() reads it when it is this worker's turn
   if (open.slab)
@@ -360,7 +359,7 @@ Effects Consistency::pull(const Sender& sender, const transport::Pull& pull, Tim
       return effects;
     }
     worker->pull->entries.insert_or_assign(
-        found->second, AnswerPull::Entry{found->second, entry.have, entry.address, pull.key});
+        found->second, AnswerPull::Entry{found->second, entry.have, {pull.memory, entry.offset}});
   }
   if (worker->pull->entries.size() > worker->pull->total) {
     bad(fmt::format("pull {} names more partitions than it announced", pull.request));

@@ -32,8 +32,7 @@ struct ReadPayload {
   LocalPartition partition = 0;
   std::uint32_t slab = 0;  // meaningless for initial values
   bool initial = false;
-  std::uint64_t address = 0;
-  std::uint64_t key = 0;
+  transport::RemoteRange from;
   std::uint64_t bytes = 0;
 };
 
@@ -69,8 +68,7 @@ struct AnswerPull {
   struct Entry {
     LocalPartition partition = 0;
     Version have;
-    std::uint64_t address = 0;
-    std::uint64_t key = 0;
+    transport::RemoteRange to;
   };
   WorkerId worker;
   Clock clock;

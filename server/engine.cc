@@ -132,7 +132,7 @@ void Engine::carry_out(ReadPayload& effect) {
     const auto place =
         read.initial ? layout_.master(read.partition) : layout_.slab(read.partition, read.slab);
     endpoint_->read(peer->second, {read.initial ? &masters_ : &slabs_, place.offset, place.bytes},
-                    {read.address, read.key}, deadline(), done);
+                    read.from, deadline(), done);
   });
 }
 
@@ -169,7 +169,7 @@ void Engine::carry_out(AnswerPull& effect) {
         return;
       }
       endpoint_->write(peer->second, {&published_, reading.place.offset, reading.place.bytes},
-                       {entry.address, entry.key}, deadline(), done);
+                       entry.to, deadline(), done);
     });
   }
   finish_pull(pull);

@@ -46,6 +46,11 @@ ShardLayout layout_of(const EngineConfig& config) {
 // A block of no bytes is still a block, so that an empty shard needs no cases of its own.
 std::size_t at_least_one(std::size_t bytes) { return std::max<std::size_t>(bytes, 1); }
 
+transport::RegisteredMemory allocate(transport::Endpoint& endpoint, std::size_t bytes,
+                                     transport::Access access) {
+  return value_or_throw(endpoint.allocate(at_least_one(bytes), access));
+}
+
 }  // namespace
 
 Engine::Engine(std::unique_ptr<transport::Endpoint> endpoint, EngineConfig config)
@@ -53,9 +58,9 @@ Engine::Engine(std::unique_ptr<transport::Endpoint> endpoint, EngineConfig confi
       layout_(layout_of(config_)),
       optimizer_(optimizer_of(config_.settings)),
       hyper_(hyper_of(config_.settings)),
-      masters_(value_or_throw(endpoint->allocate(at_least_one(layout_.master_bytes())))),
-      published_(value_or_throw(endpoint->allocate(at_least_one(layout_.published_bytes())))),
-      slabs_(value_or_throw(endpoint->allocate(at_least_one(layout_.slab_bytes())))),
+      masters_(allocate(*endpoint, layout_.master_bytes(), transport::Access::kOwn)),
+      published_(allocate(*endpoint, layout_.published_bytes(), transport::Access::kOwn)),
+      slabs_(allocate(*endpoint, layout_.slab_bytes(), transport::Access::kPeers)),
       state_(std::make_unique<std::byte[]>(at_least_one(layout_.state_bytes()))),
       shard_(std::make_unique<Shard>(layout_, ShardBlocks{masters_.bytes(),
                                                           {state_.get(), layout_.state_bytes()},

@@ -21,8 +21,7 @@ enum class WorkerPhase : std::uint8_t { kLive, kResolving, kDead, kFinished };
 struct OpenStep {
   enum class Payload : std::uint8_t { kAbsent, kOffered, kReading, kTaken };
   struct Offer {
-    std::uint64_t address = 0;
-    std::uint64_t key = 0;
+    transport::RemoteRange from;
     std::uint64_t bytes = 0;
   };
   Clock clock;

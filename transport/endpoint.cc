@@ -78,7 +78,8 @@ void Endpoint::Impl::open_objects(const EndpointOptions& options) {
   const std::size_t receives =
       std::min({std::max(kMinReceives, kReceivesPerPeer * options.peers), kMaxReceives,
                 std::max<std::size_t>(info.rx_attr->size, 1)});
-  receive_region_ = value_or_throw(Region::make(domain_, receives * info_.max_message));
+  receive_region_ =
+      value_or_throw(Region::make(domain_, receives * info_.max_message, Access::kOwn));
   send_buffers_ = std::make_unique<SendBuffers>(domain_, info_.max_message, kMaxSends);
   receive_buffers_.resize(receives);
   for (std::size_t i = 0; i < receives; ++i) {
@@ -118,11 +119,14 @@ std::unique_ptr<Endpoint> Endpoint::open(const EndpointOptions& options) {
 
 const EndpointInfo& Endpoint::info() const noexcept { return impl_->info(); }
 
-Result<RegisteredMemory> Endpoint::allocate(std::size_t bytes) {
-  auto region = Region::make(impl_->domain(), bytes);
+Result<RegisteredMemory> Endpoint::allocate(std::size_t bytes, Access access) {
+  auto region = Region::make(impl_->domain(), bytes, access);
   if (!region) return tl::unexpected(std::move(region).error());
-  return RegisteredMemory(
-      std::make_unique<RegisteredMemory::Impl>(RegisteredMemory::Impl{std::move(*region)}));
+  auto remote = std::make_shared<RemoteMemory>();
+  if (access == Access::kPeers)
+    remote->push_back({(*region)->remote_address(0), (*region)->remote_key()});
+  return RegisteredMemory(std::make_unique<RegisteredMemory::Impl>(
+      RegisteredMemory::Impl{std::move(*region), std::move(remote)}));
 }
 
 void Endpoint::start(MessageHandler handler) { impl_->start(std::move(handler)); }

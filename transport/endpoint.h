@@ -59,6 +59,7 @@ struct Window {
 };
 // What a peer must be told to reach a memory: a window for each rail of its owner, in their order.
 using RemoteMemory = std::vector<Window>;
+inline constexpr std::size_t kMaxRails = 64;
 
 // Memory that this endpoint may move. Move-only; page-aligned, zeroed and touched.
 // Lives until no transfer uses it; freed and deregistered by its destructor, on any thread.
@@ -70,10 +71,8 @@ class RegisteredMemory {
   ~RegisteredMemory();
 
   std::span<std::byte> bytes() const noexcept;
-  // What a peer must be told to reach byte `offset` of it: an address in its remote space and a
-  // key.
-  std::uint64_t remote_address(std::size_t offset = 0) const noexcept;
-  std::uint64_t remote_key() const noexcept;
+  // Not null, but empty for Access::kOwn.
+  std::shared_ptr<const RemoteMemory> remote() const noexcept;
 
  private:
   friend class Endpoint;
@@ -91,8 +90,8 @@ struct LocalRange {
 
 // Its counterpart at the peer.
 struct RemoteRange {
-  std::uint64_t address = 0;
-  std::uint64_t key = 0;
+  std::shared_ptr<const RemoteMemory> memory;
+  std::uint64_t offset = 0;
 };
 
 using Peer = Strong<struct PeerTag, std::uint64_t>;
@@ -124,7 +123,7 @@ class Endpoint {
   const EndpointInfo& info() const noexcept;
 
   // Any thread. kResourceExhausted names bytes, limit and remedy.
-  Result<RegisteredMemory> allocate(std::size_t bytes);
+  Result<RegisteredMemory> allocate(std::size_t bytes, Access access);
 
   // Starts the thread. Each message that arrives is given to `handler` there; the span lives for
   // the call. What is in it is the peer's word: check everything.

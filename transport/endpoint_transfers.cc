@@ -111,6 +111,10 @@ void Endpoint::Impl::transfer(Operation::Kind kind, Peer peer, LocalRange local,
         {.status = fail(Code::kInvalidArgument,
                         fmt::format("bytes {} to {} of a registered memory of {}", local.offset,
                                     local.offset + local.size, there))});
+  const std::size_t windows = remote.memory != nullptr ? remote.memory->size() : 0;
+  if (windows == 0)
+    return finish_later(std::move(done), {.status = fail(Code::kInvalidArgument,
+                                                         "the peer's memory has no window")});
   Operation* operation = begin(kind, peer, deadline, done);
   if (operation == nullptr) return;
   if (local.size == 0) {  // nothing to ask the provider for; some refuse it
@@ -120,7 +124,7 @@ void Endpoint::Impl::transfer(Operation::Kind kind, Peer peer, LocalRange local,
   operation->region = local.memory->impl_->region;
   operation->offset = local.offset;
   operation->size = local.size;
-  operation->remote = remote;
+  operation->remote = std::move(remote);
   start_operation(*operation);
 }
 
@@ -162,19 +166,23 @@ ssize_t Endpoint::Impl::post_segment(Operation& operation, Segment& segment, std
   const fi_addr_t peer = operation.address->index;
   const auto local = operation.region->bytes().subspan(operation.offset + operation.posted, length);
   void* descriptor = operation.region->descriptor();
-  const std::uint64_t remote = operation.remote.address + operation.posted;
+  Window window;
+  if (operation.kind != Operation::Kind::kSend) {
+    window = operation.remote.memory->front();
+    window.address += operation.remote.offset + operation.posted;
+  }
   switch (operation.kind) {
     case Operation::Kind::kSend:
       return fi_send(endpoint, local.data(), length, descriptor, peer, &segment.context);
     case Operation::Kind::kRead:
-      return fi_read(endpoint, local.data(), length, descriptor, peer, remote, operation.remote.key,
+      return fi_read(endpoint, local.data(), length, descriptor, peer, window.address, window.key,
                      &segment.context);
     case Operation::Kind::kWrite:
       break;
   }
   // fi_writemsg, because a plain fi_write of some providers forgets delivery-complete.
   const iovec from{.iov_base = local.data(), .iov_len = length};
-  const fi_rma_iov to{.addr = remote, .len = length, .key = operation.remote.key};
+  const fi_rma_iov to{.addr = window.address, .len = length, .key = window.key};
   fi_msg_rma write{};
   write.msg_iov = &from;
   write.desc = &descriptor;

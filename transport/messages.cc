@@ -19,10 +19,11 @@ constexpr std::size_t kMaxRefusedText = 1024;
 constexpr std::uint8_t kInitialFlag = 1;
 
 // Fixed part of a body, and what each entry adds (layouts in messages.h).
-constexpr std::size_t kPushFixed = 20, kPushEntry = 26;
+constexpr std::size_t kPushFixed = 13, kPushEntry = 26;
 constexpr std::size_t kPushTakenFixed = 12, kPushTakenEntry = 4;
-constexpr std::size_t kPullFixed = 32, kPullEntry = 20;
+constexpr std::size_t kPullFixed = 25, kPullEntry = 20;
 constexpr std::size_t kPulledFixed = 28, kPulledEntry = 12;
+constexpr std::size_t kWindow = 16;
 
 std::size_t entries_that_fit(std::size_t message, std::size_t fixed, std::size_t entry) {
   const std::size_t used = kHeader + fixed;
@@ -41,14 +42,27 @@ MessageType type_of(const Refused&) { return MessageType::kRefused; }
 
 std::uint32_t count(std::size_t n) { return static_cast<std::uint32_t>(n); }
 
+std::size_t windows_of(const std::shared_ptr<const RemoteMemory>& memory) {
+  return memory != nullptr ? memory->size() : 0;
+}
+
+void put(Writer& out, const std::shared_ptr<const RemoteMemory>& memory) {
+  LEEWAY_CHECK(windows_of(memory) <= kMaxRails);
+  out.put(static_cast<std::uint8_t>(windows_of(memory)));
+  for (std::size_t i = 0; i < windows_of(memory); ++i) {
+    out.put((*memory)[i].address);
+    out.put((*memory)[i].key);
+  }
+}
+
 void put(Writer& out, const Push& body) {
   out.put(body.clock.value());
-  out.put(body.key);
+  put(out, body.memory);
   out.put(count(body.entries.size()));
   for (const Push::Entry& entry : body.entries) {
     out.put(entry.partition.value());
     out.put(entry.scale);
-    out.put(entry.address);
+    out.put(entry.offset);
     out.put(entry.bytes);
     out.put(static_cast<std::uint8_t>(entry.codec));
     out.put(static_cast<std::uint8_t>(entry.initial ? kInitialFlag : 0));
@@ -79,12 +93,12 @@ void put(Writer& out, const Pull& body) {
   out.put(body.request);
   out.put(body.staleness);
   out.put(body.total);
-  out.put(body.key);
+  put(out, body.memory);
   out.put(count(body.entries.size()));
   for (const Pull::Entry& entry : body.entries) {
     out.put(entry.partition.value());
     out.put(entry.have.value());
-    out.put(entry.address);
+    out.put(entry.offset);
   }
 }
 
@@ -107,13 +121,17 @@ void put(Writer& out, const Refused& body) {
   out.put(std::as_bytes(std::span(body.text.data(), length)));
 }
 
-std::size_t body_size(const Push& b) { return kPushFixed + b.entries.size() * kPushEntry; }
+std::size_t body_size(const Push& b) {
+  return kPushFixed + windows_of(b.memory) * kWindow + b.entries.size() * kPushEntry;
+}
 std::size_t body_size(const PushTaken& b) {
   return kPushTakenFixed + b.partitions.size() * kPushTakenEntry;
 }
 std::size_t body_size(const Commit& b) { return 14 + b.worker_state.size(); }
 std::size_t body_size(const Committed&) { return 10; }
-std::size_t body_size(const Pull& b) { return kPullFixed + b.entries.size() * kPullEntry; }
+std::size_t body_size(const Pull& b) {
+  return kPullFixed + windows_of(b.memory) * kWindow + b.entries.size() * kPullEntry;
+}
 std::size_t body_size(const Pulled& b) { return kPulledFixed + b.entries.size() * kPulledEntry; }
 std::size_t body_size(const Refused& b) { return 4 + std::min(b.text.size(), kMaxRefusedText); }
 
@@ -131,10 +149,23 @@ bool entries_follow(const Reader& in, std::uint32_t n, std::size_t entry) {
   return in.ok() && in.left() == static_cast<std::uint64_t>(n) * entry;
 }
 
+// Empty, and `in` not ok, when it is cut short or of more rails than there can be.
+std::shared_ptr<const RemoteMemory> get_memory(Reader& in) {
+  const auto n = in.get<std::uint8_t>();
+  const bool good = n <= kMaxRails && n * kWindow <= in.left();
+  auto memory = std::make_shared<RemoteMemory>(good ? n : 0);
+  if (!good) in.take(in.left() + 1);
+  for (Window& window : *memory) {
+    window.address = in.get<std::uint64_t>();
+    window.key = in.get<std::uint64_t>();
+  }
+  return memory;
+}
+
 Result<Body> get_push(Reader& in) {
   Push body;
   body.clock = Clock(in.get<std::uint64_t>());
-  body.key = in.get<std::uint64_t>();
+  body.memory = get_memory(in);
   const auto n = in.get<std::uint32_t>();
   if (!entries_follow(in, n, kPushEntry)) return bad("PUSH of {} entries has another length", n);
   body.entries.reserve(n);
@@ -142,7 +173,7 @@ Result<Body> get_push(Reader& in) {
     Push::Entry entry;
     entry.partition = PartitionId(in.get<std::uint32_t>());
     entry.scale = in.get<float>();
-    entry.address = in.get<std::uint64_t>();
+    entry.offset = in.get<std::uint64_t>();
     entry.bytes = in.get<std::uint64_t>();
     const auto codec = in.get<std::uint8_t>();
     const auto flags = in.get<std::uint8_t>();
@@ -204,7 +235,7 @@ Result<Body> get_pull(Reader& in) {
   body.request = in.get<std::uint32_t>();
   body.staleness = in.get<std::uint32_t>();
   body.total = in.get<std::uint32_t>();
-  body.key = in.get<std::uint64_t>();
+  body.memory = get_memory(in);
   const auto n = in.get<std::uint32_t>();
   if (!entries_follow(in, n, kPullEntry)) return bad("PULL of {} entries has another length", n);
   if (body.total < n) return bad("PULL of {} entries says that the request has {}", n, body.total);
@@ -213,7 +244,7 @@ Result<Body> get_pull(Reader& in) {
     Pull::Entry entry;
     entry.partition = PartitionId(in.get<std::uint32_t>());
     entry.have = Version(in.get<std::uint64_t>());
-    entry.address = in.get<std::uint64_t>();
+    entry.offset = in.get<std::uint64_t>();
     body.entries.push_back(entry);
   }
   return body;
@@ -323,14 +354,14 @@ Result<Message> decode(std::span<const std::byte> bytes) {
   return message;
 }
 
-std::size_t max_push_entries(std::size_t max_message) {
-  return entries_that_fit(max_message, kPushFixed, kPushEntry);
+std::size_t max_push_entries(std::size_t max_message, std::size_t rails) {
+  return entries_that_fit(max_message, kPushFixed + rails * kWindow, kPushEntry);
 }
 std::size_t max_push_taken_entries(std::size_t max_message) {
   return entries_that_fit(max_message, kPushTakenFixed, kPushTakenEntry);
 }
-std::size_t max_pull_entries(std::size_t max_message) {
-  return entries_that_fit(max_message, kPullFixed, kPullEntry);
+std::size_t max_pull_entries(std::size_t max_message, std::size_t rails) {
+  return entries_that_fit(max_message, kPullFixed + rails * kWindow, kPullEntry);
 }
 std::size_t max_pulled_entries(std::size_t max_message) {
   return entries_that_fit(max_message, kPulledFixed, kPulledEntry);

@@ -13,20 +13,24 @@
 //
 // and the bodies are
 //
-//   PUSH        8 clock | 8 key | 4 n | n * { 4 partition, 4 scale (f32), 8 address, 8 bytes,
-//                                             1 codec, 1 flags }
+//   PUSH        8 clock | memory | 4 n | n * { 4 partition, 4 scale (f32), 8 offset, 8 bytes,
+//                                              1 codec, 1 flags }
 //   PUSH_TAKEN  8 clock | 4 n | n * { 4 partition }
 //   COMMIT      8 clock | 4 samples | 2 n | n bytes of worker state
 //   ABANDON     as COMMIT: the step has a non-finite gradient, drop it and advance the clock
 //   INITIAL     as COMMIT: the pushes flagged initial are complete; no step, clock 0
 //   COMMITTED   8 clock | 2 type              (answers COMMIT, ABANDON and INITIAL)
-//   PULL        8 clock | 4 request | 4 staleness | 4 total entries of the request | 8 key | 4 n
-//               | n * { 4 partition, 8 have (version), 8 address }
+//   PULL        8 clock | 4 request | 4 staleness | 4 total entries of the request | memory
+//               | 4 n | n * { 4 partition, 8 have (version), 8 offset }
 //               staleness: the bound for this pull; kUnboundedStaleness = inf
 //   PULLED      8 clock | 4 request | 8 slowest (smallest clock of a live worker whose steps are
 //   in)
 //               | 4 total entries | 4 n | n * { 4 partition, 8 version }
 //   REFUSED     2 code (Code) | 2 n | n bytes of text
+//
+//   memory = 1 n | n * { 8 address, 8 key }: the windows of the sender's memory, one for each of
+//   its
+//            rails, in which the offsets of the entries are
 //
 // A push or pull of more entries than fit one message goes in several; PULL and PULLED carry the
 // total, so that the receiver knows when it has all. Decoders bound every count by the bytes that
@@ -36,6 +40,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <variant>
@@ -43,10 +48,11 @@
 
 #include "common/ids.h"
 #include "common/result.h"
+#include "transport/endpoint.h"
 
 namespace leeway::transport {
 
-inline constexpr std::uint16_t kWireVersion = 1;
+inline constexpr std::uint16_t kWireVersion = 2;
 inline constexpr std::uint32_t kUnboundedStaleness = UINT32_MAX;
 inline constexpr std::size_t kMaxWorkerState = 512;
 
@@ -77,14 +83,14 @@ struct Sender {
 struct Push {
   struct Entry {
     PartitionId partition;
-    float scale = 1;  // the gradient was multiplied by this; a positive finite number
-    std::uint64_t address = 0;
+    float scale = 1;           // the gradient was multiplied by this; a positive finite number
+    std::uint64_t offset = 0;  // in `memory`
     std::uint64_t bytes = 0;
     Codec codec = Codec::kF16;
     bool initial = false;  // these are initial weights (kF32), not a gradient
   };
   Clock clock;
-  std::uint64_t key = 0;
+  std::shared_ptr<const RemoteMemory> memory;  // not null once decoded
   std::vector<Entry> entries;
 };
 struct PushTaken {
@@ -104,14 +110,14 @@ struct Committed {
 struct Pull {
   struct Entry {
     PartitionId partition;
-    Version have;  // 0 = nothing
-    std::uint64_t address = 0;
+    Version have;              // 0 = nothing
+    std::uint64_t offset = 0;  // in `memory`
   };
   Clock clock;  // of the step that the worker is about to compute
   std::uint32_t request = 0;
   std::uint32_t staleness = 0;
   std::uint32_t total = 0;
-  std::uint64_t key = 0;
+  std::shared_ptr<const RemoteMemory> memory;  // not null once decoded
   std::vector<Entry> entries;
 };
 struct Pulled {
@@ -140,10 +146,11 @@ struct Message {
 std::vector<std::byte> encode(const Sender& sender, const Body& body);
 Result<Message> decode(std::span<const std::byte> bytes);
 
-// How many entries of a Push / PushTaken / Pull / Pulled fit a message of `max_message` bytes.
-std::size_t max_push_entries(std::size_t max_message);
+// How many entries of a Push / PushTaken / Pull / Pulled fit a message of `max_message` bytes, when
+// the memory has `rails` windows.
+std::size_t max_push_entries(std::size_t max_message, std::size_t rails);
 std::size_t max_push_taken_entries(std::size_t max_message);
-std::size_t max_pull_entries(std::size_t max_message);
+std::size_t max_pull_entries(std::size_t max_message, std::size_t rails);
 std::size_t max_pulled_entries(std::size_t max_message);
 
 }  // namespace leeway::transport

@@ -10,8 +10,6 @@
 #include <cstdio>
 #include <cstring>
 
-#include "transport/endpoint.h"
-
 namespace leeway::transport {
 namespace {
 
@@ -86,10 +84,12 @@ Domain::Domain(Choice choice) : traits(choice.traits), info(std::move(choice.inf
                  (traits->delivery == Delivery::kByKernel && !kernel_copies_between_processes());
 }
 
-Result<std::shared_ptr<Region>> Region::make(std::shared_ptr<Domain> domain, std::size_t bytes) {
+Result<std::shared_ptr<Region>> Region::make(std::shared_ptr<Domain> domain, std::size_t bytes,
+                                             Access access) {
   std::shared_ptr<Region> region(new Region(std::move(domain)));
   if (auto status = region->map(bytes); !status) return tl::unexpected(std::move(status).error());
-  if (auto status = region->enlist(); !status) return tl::unexpected(std::move(status).error());
+  if (auto status = region->enlist(access); !status)
+    return tl::unexpected(std::move(status).error());
   return region;
 }
 
@@ -127,19 +127,19 @@ Status Region::map(std::size_t bytes) {
   return {};
 }
 
-Status Region::enlist() {
+Status Region::enlist(Access access) {
   if (domain_->traits->pins_memory) {
     counted_ = mapped_;
     const std::size_t before = domain_->pinned.fetch_add(counted_);
     auto problem = locked_memory_problem(mapped_, before, memlock_limit(), may_lock_all());
     if (!problem.empty()) return fail(Code::kResourceExhausted, std::move(problem));
   }
-  constexpr std::uint64_t kAccess =
-      FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
+  const std::uint64_t rights = FI_SEND | FI_RECV | FI_READ | FI_WRITE |
+                               (access == Access::kPeers ? FI_REMOTE_READ | FI_REMOTE_WRITE : 0);
   const std::uint64_t key = domain_->provider_keys ? 0 : domain_->next_key.fetch_add(1);
   fid_mr* registration = nullptr;
   const int error =
-      fi_mr_reg(domain_->domain.get(), data_, mapped_, kAccess, 0, key, 0, &registration, nullptr);
+      fi_mr_reg(domain_->domain.get(), data_, mapped_, rights, 0, key, 0, &registration, nullptr);
   if (error != 0)
     return fail(
         Code::kResourceExhausted,

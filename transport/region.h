@@ -11,6 +11,7 @@
 #include <string>
 
 #include "common/result.h"
+#include "transport/endpoint.h"
 #include "transport/fabric_handles.h"
 #include "transport/providers.h"
 
@@ -35,7 +36,8 @@ struct Domain {
 class Region {
  public:
   // Page-aligned, zeroed, touched, registered. kResourceExhausted: bytes, limit and remedy.
-  static Result<std::shared_ptr<Region>> make(std::shared_ptr<Domain> domain, std::size_t bytes);
+  static Result<std::shared_ptr<Region>> make(std::shared_ptr<Domain> domain, std::size_t bytes,
+                                              Access access);
   ~Region();
   Region(const Region&) = delete;
   Region& operator=(const Region&) = delete;
@@ -48,7 +50,7 @@ class Region {
  private:
   explicit Region(std::shared_ptr<Domain> domain) : domain_(std::move(domain)) {}
   Status map(std::size_t bytes);
-  Status enlist();
+  Status enlist(Access access);
 
   std::shared_ptr<Domain> domain_;
   std::byte* data_ = nullptr;

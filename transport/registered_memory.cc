@@ -11,11 +11,8 @@ RegisteredMemory::~RegisteredMemory() = default;
 std::span<std::byte> RegisteredMemory::bytes() const noexcept {
   return impl_ ? impl_->region->bytes() : std::span<std::byte>();
 }
-std::uint64_t RegisteredMemory::remote_address(std::size_t offset) const noexcept {
-  return impl_ ? impl_->region->remote_address(offset) : 0;
-}
-std::uint64_t RegisteredMemory::remote_key() const noexcept {
-  return impl_ ? impl_->region->remote_key() : 0;
+std::shared_ptr<const RemoteMemory> RegisteredMemory::remote() const noexcept {
+  return impl_ ? impl_->remote : nullptr;
 }
 
 }  // namespace leeway::transport

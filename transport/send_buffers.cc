@@ -28,7 +28,7 @@ Status SendBuffers::grow() {
     return fail(
         Code::kResourceExhausted,
         fmt::format("{} messages are on their way already: the peers do not take them", limit_));
-  auto region = Region::make(domain_, count * size_);
+  auto region = Region::make(domain_, count * size_, Access::kOwn);
   if (!region) return tl::unexpected(std::move(region).error());
   for (std::size_t i = 0; i < count; ++i) free_.push_back({*region, i * size_});
   made_ += count;

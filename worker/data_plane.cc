@@ -13,6 +13,7 @@
 
 namespace leeway::worker {
 
+using transport::Access;
 using transport::Ending;
 
 namespace {
@@ -55,9 +56,9 @@ DataPlane::~DataPlane() {
 Status DataPlane::allocate(const Layout& layout, Dtype pull_dtype) {
   // At least one element: a model of empty tensors has buffers, too.
   const std::size_t elements = std::max<std::size_t>(layout.elements(), 1);
-  auto weights = endpoint_->allocate(elements * size_of(pull_dtype));
+  auto weights = endpoint_->allocate(elements * size_of(pull_dtype), Access::kPeers);
   if (!weights) return tl::unexpected(weights.error());
-  auto gradients = endpoint_->allocate(elements * sizeof(Half));
+  auto gradients = endpoint_->allocate(elements * sizeof(Half), Access::kPeers);
   if (!gradients) return tl::unexpected(gradients.error());
   weights_ = std::move(*weights);
   gradients_ = std::move(*gradients);
@@ -83,7 +84,8 @@ void DataPlane::connect(Config config) {
 }
 
 Status DataPlane::push_initial(std::span<const float> values) {
-  auto memory = endpoint_->allocate(std::max<std::size_t>(values.size_bytes(), sizeof(float)));
+  auto memory = endpoint_->allocate(std::max<std::size_t>(values.size_bytes(), sizeof(float)),
+                                    Access::kPeers);
   if (!memory) return tl::unexpected(memory.error());
   std::memcpy(memory->bytes().data(), values.data(), values.size_bytes());
   {
@@ -174,15 +176,17 @@ void DataPlane::carry_out_one(const SendPush& effect) {
   const transport::RegisteredMemory& memory = effect.initial ? *initial_ : gradients_;
   const std::size_t width = effect.initial ? sizeof(float) : sizeof(Half);
   std::uint64_t bytes = 0;
-  in_groups(effect.partitions, transport::max_push_entries(info().max_message), [&](auto group) {
-    transport::Push push{.clock = effect.clock, .key = memory.remote_key()};
+  const auto remote = memory.remote();
+  const std::size_t most = transport::max_push_entries(info().max_message, remote->size());
+  in_groups(effect.partitions, most, [&](auto group) {
+    transport::Push push{.clock = effect.clock, .memory = remote};
     push.entries.reserve(group.size());
     for (PartitionId p : group) {
       const Layout::Part& part = wire_->config.layout.parts()[p.value()];
       push.entries.push_back(
           {.partition = p,
            .scale = effect.scale,
-           .address = memory.remote_address(part.begin * width),
+           .offset = part.begin * width,
            .bytes = part.elements * width,
            .codec = effect.initial ? transport::Codec::kF32 : transport::Codec::kF16,
            .initial = effect.initial});
@@ -202,17 +206,17 @@ void DataPlane::carry_out_one(const SendPull& effect) {
                        .request = effect.request,
                        .staleness = effect.staleness,
                        .total = static_cast<std::uint32_t>(effect.partitions.size()),
-                       .key = weights_.remote_key()};
+                       .memory = weights_.remote()};
   // A server without a partition is asked all the same: its gate counts.
   if (effect.partitions.empty()) return send(effect.server, pull);
-  in_groups(effect.partitions, transport::max_pull_entries(info().max_message), [&](auto group) {
+  const std::size_t most = transport::max_pull_entries(info().max_message, pull.memory->size());
+  in_groups(effect.partitions, most, [&](auto group) {
     pull.entries.clear();
     for (const SendPull::Held& held : group)
       pull.entries.push_back(
           {.partition = held.partition,
            .have = held.have,
-           .address = weights_.remote_address(
-               wire_->config.layout.parts()[held.partition.value()].begin * width)});
+           .offset = wire_->config.layout.parts()[held.partition.value()].begin * width});
     send(effect.server, pull);
   });
 }

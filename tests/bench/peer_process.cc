@@ -39,11 +39,10 @@ int serve_as_peer(const std::string& fabric, std::size_t bytes) {
   Link link(adopt_socket());
   return guarded(link, [&] {
     const auto endpoint = transport::Endpoint::open({.fabric = fabric});
-    const auto memory = value_or_throw(endpoint->allocate(bytes));
+    const auto memory = value_or_throw(endpoint->allocate(bytes, transport::Access::kPeers));
     endpoint->start([](std::span<const std::byte>) {});
     RawFabric raw(fabric, bytes);
-    link.send({{"endpoint", as_json({endpoint->info().address,
-                                     {memory.remote_address(), memory.remote_key()}})},
+    link.send({{"endpoint", as_json({endpoint->info().address, memory.remote()->front()})},
                {"raw", as_json({raw.address(), raw.memory()})}});
     constexpr int kProgressPerLook = 256;
     bool spin = false;

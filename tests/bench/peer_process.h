@@ -14,7 +14,7 @@ namespace leeway::bench {
 // One side of a connection, as the other must know it.
 struct Reachable {
   std::vector<std::byte> address;
-  transport::RemoteRange memory;
+  transport::Window memory;
 };
 
 // Used from one thread. The process ends with it.

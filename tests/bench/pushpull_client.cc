@@ -32,7 +32,8 @@ PushPullClient::PushPullClient(std::unique_ptr<transport::Endpoint> endpoint, Pu
       entries_(plan_.servers),
       have_(plan_.partitions()),
       endpoint_(std::move(endpoint)),
-      memory_(value_or_throw(endpoint_->allocate(plan_.elements * sizeof(float)))) {
+      memory_(value_or_throw(
+          endpoint_->allocate(plan_.elements * sizeof(float), transport::Access::kPeers))) {
   for (std::size_t p = 0; p < plan_.partitions(); ++p)
     shards_[plan_.server_of(p)].push_back(static_cast<std::uint32_t>(p));
   fill_gradients();
@@ -116,15 +117,16 @@ void PushPullClient::start_push(bool initial) {
     taken_ = 0;
   }
   const std::size_t width = initial ? sizeof(float) : sizeof(Half);
-  const std::size_t most = transport::max_push_entries(endpoint_->info().max_message);
+  const std::size_t most =
+      transport::max_push_entries(endpoint_->info().max_message, memory_.remote()->size());
   for (std::uint32_t s = 0; s < plan_.servers; ++s) {
     for (std::size_t from = 0; from < shards_[s].size(); from += most) {
-      transport::Push push{.clock = clock_, .key = memory_.remote_key()};
+      transport::Push push{.clock = clock_, .memory = memory_.remote()};
       for (std::size_t i = from; i < std::min(from + most, shards_[s].size()); ++i) {
         const std::uint32_t p = shards_[s][i];
         push.entries.push_back({.partition = PartitionId(p),
                                 .scale = initial ? 1 : kScale,
-                                .address = memory_.remote_address(plan_.begin(p) * width),
+                                .offset = plan_.begin(p) * width,
                                 .bytes = plan_.length(p) * width,
                                 .codec = initial ? transport::Codec::kF32 : transport::Codec::kF16,
                                 .initial = initial});
@@ -155,7 +157,8 @@ void PushPullClient::start_pull(bool everything, bool empty) {
     if (!everything) have = have_;
   }
   ++request_;
-  const std::size_t most = transport::max_pull_entries(endpoint_->info().max_message);
+  const std::size_t most =
+      transport::max_pull_entries(endpoint_->info().max_message, memory_.remote()->size());
   for (std::uint32_t s = 0; s < plan_.servers; ++s) {
     const std::size_t total = empty ? 0 : shards_[s].size();
     std::size_t from = 0;
@@ -164,12 +167,11 @@ void PushPullClient::start_pull(bool everything, bool empty) {
                            .request = request_,
                            .staleness = transport::kUnboundedStaleness,
                            .total = static_cast<std::uint32_t>(total),
-                           .key = memory_.remote_key()};
+                           .memory = memory_.remote()};
       for (std::size_t i = from; i < std::min(from + most, total); ++i) {
         const std::uint32_t p = shards_[s][i];
         pull.entries.push_back(
-            {PartitionId(p), have[p],
-             memory_.remote_address((plan_.elements + plan_.begin(p)) * sizeof(Half))});
+            {PartitionId(p), have[p], (plan_.elements + plan_.begin(p)) * sizeof(Half)});
       }
       send(s, pull);
       from += most;

@@ -15,7 +15,7 @@ namespace leeway::bench {
 using transport::Domain;
 using transport::Fid;
 using transport::Region;
-using transport::RemoteRange;
+using transport::Window;
 
 struct RawFabric::Impl {
   std::shared_ptr<Domain> domain;
@@ -25,7 +25,7 @@ struct RawFabric::Impl {
   Fid<fid_ep> endpoint;
   std::vector<std::byte> address;
   fi_addr_t peer = FI_ADDR_UNSPEC;
-  RemoteRange remote;
+  Window remote;
 
   ssize_t post(Move move, std::size_t at, std::size_t size, fi_context2& context);
   std::size_t completed();
@@ -47,7 +47,7 @@ void check(ssize_t error, const char* what) {
 RawFabric::RawFabric(const std::string& fabric, std::size_t bytes)
     : impl_(std::make_unique<Impl>()) {
   impl_->domain = std::make_shared<Domain>(transport::choose_provider({.fabric = fabric}));
-  impl_->region = value_or_throw(Region::make(impl_->domain, bytes));
+  impl_->region = value_or_throw(Region::make(impl_->domain, bytes, transport::Access::kPeers));
   fid_domain* const domain = impl_->domain->domain.get();
 
   fi_cq_attr queue_attributes{};
@@ -75,11 +75,11 @@ RawFabric::~RawFabric() = default;
 
 const std::vector<std::byte>& RawFabric::address() const noexcept { return impl_->address; }
 
-RemoteRange RawFabric::memory() const noexcept {
+Window RawFabric::memory() const noexcept {
   return {impl_->region->remote_address(0), impl_->region->remote_key()};
 }
 
-void RawFabric::connect(std::span<const std::byte> address, RemoteRange memory) {
+void RawFabric::connect(std::span<const std::byte> address, Window memory) {
   if (fi_av_insert(impl_->addresses.get(), address.data(), 1, &impl_->peer, 0, nullptr) != 1)
     throw std::runtime_error("raw fabric: fi_av_insert");
   impl_->remote = memory;

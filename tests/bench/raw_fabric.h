@@ -25,9 +25,9 @@ class RawFabric {
   ~RawFabric();
 
   const std::vector<std::byte>& address() const noexcept;
-  transport::RemoteRange memory() const noexcept;  // for the peer
+  transport::Window memory() const noexcept;  // for the peer
 
-  void connect(std::span<const std::byte> address, transport::RemoteRange memory);
+  void connect(std::span<const std::byte> address, transport::Window memory);
   // `count` transfers of `size` bytes, `depth` at a time, over the whole of the memory in turn.
   // Seconds from the first post to the last completion. Throws std::runtime_error.
   double transfer(Move move, std::size_t size, std::size_t count, std::size_t depth);

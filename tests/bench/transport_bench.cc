@@ -26,8 +26,8 @@ class OurTransfers {
  public:
   OurTransfers(const std::string& fabric, const Reachable& peer)
       : endpoint_(Endpoint::open({.fabric = fabric})),
-        memory_(value_or_throw(endpoint_->allocate(kMemory))),
-        remote_(peer.memory) {
+        memory_(value_or_throw(endpoint_->allocate(kMemory, transport::Access::kOwn))),
+        remote_(std::make_shared<transport::RemoteMemory>(1, peer.memory)) {
     endpoint_->start([](std::span<const std::byte>) {});
     std::promise<Result<Peer>> connected;
     endpoint_->post([&] { connected.set_value(endpoint_->connect(peer.address)); });
@@ -56,7 +56,7 @@ class OurTransfers {
     if (begun_ == count_) return;
     const std::size_t at = begun_++ % (kMemory / size_) * size_;
     const transport::LocalRange local{&memory_, at, size_};
-    const transport::RemoteRange remote{remote_.address + at, remote_.key};
+    const transport::RemoteRange remote{remote_, at};
     const TimePoint deadline = MonotonicClock::now() + std::chrono::seconds(30);
     const auto done = [this](const Outcome& outcome) {
       if (!outcome.status) failure_ = outcome.status.error().message;
@@ -71,7 +71,7 @@ class OurTransfers {
 
   std::unique_ptr<Endpoint> endpoint_;
   RegisteredMemory memory_;
-  const transport::RemoteRange remote_;
+  const std::shared_ptr<const transport::RemoteMemory> remote_;
   Peer peer_;
   Move move_ = Move::kRead;
   std::size_t size_ = 0, count_ = 0, begun_ = 0, ended_ = 0;

@@ -136,7 +136,7 @@ void World::start_pull(Worker& worker) {
                          .request = worker.request,
                          .staleness = bound,
                          .total = 2,
-                         .key = 1};
+                         .memory = std::make_shared<transport::RemoteMemory>()};
     for (PartitionId p : shard(s)) {  // in two messages
       pull.entries = {{p, Version(0), 64}};
       to_server(worker, s, pull);
@@ -164,10 +164,11 @@ void World::push_to(Worker& worker, std::size_t server, bool initial) {
   if (initial) worker.initial_pending.insert(server);
   for (PartitionId p : shard(server)) {
     if (!initial && !worker.untaken.contains(p.value())) continue;
-    transport::Push push{.clock = Clock(worker.clock), .key = 1};
+    transport::Push push{.clock = Clock(worker.clock),
+                         .memory = std::make_shared<transport::RemoteMemory>()};
     push.entries = {{.partition = p,
                      .scale = 2,
-                     .address = 4096,
+                     .offset = 4096,
                      .bytes = kElements * (initial ? 4 : 2),
                      .codec = initial ? transport::Codec::kF32 : transport::Codec::kF16,
                      .initial = initial}};

@@ -44,10 +44,11 @@ class CoreFixture {
   }
   transport::Push make_push(std::uint64_t clock, std::uint32_t partition,
                             bool initial = false) const {
-    transport::Push push{.clock = Clock(clock), .key = 9};
+    transport::Push push{.clock = Clock(clock),
+                         .memory = std::make_shared<transport::RemoteMemory>()};
     push.entries = {{.partition = PartitionId(partition),
                      .scale = 4,
-                     .address = 100,
+                     .offset = 100,
                      .bytes = options_.elements[partition] * (initial ? 4 : 2),
                      .codec = initial ? transport::Codec::kF32 : transport::Codec::kF16,
                      .initial = initial}};

@@ -30,7 +30,8 @@ std::unique_ptr<transport::Endpoint> open_endpoint() {
 class FakeWorker {
  public:
   FakeWorker() : endpoint_(open_endpoint()) {
-    memory_ = value_or_throw(endpoint_->allocate(kPartitions * kElements * 4));
+    memory_ =
+        value_or_throw(endpoint_->allocate(kPartitions * kElements * 4, transport::Access::kPeers));
     endpoint_->start([this](std::span<const std::byte> bytes) {
       auto message = transport::decode(bytes);
       const std::lock_guard lock(mutex_);
@@ -46,10 +47,8 @@ class FakeWorker {
     auto* data = reinterpret_cast<T*>(memory_.bytes().data() + partition * kElements * 4);
     return {data, kElements};
   }
-  std::uint64_t remote(std::uint32_t partition) const {
-    return memory_.remote_address(partition * kElements * 4);
-  }
-  std::uint64_t key() const { return memory_.remote_key(); }
+  std::uint64_t remote(std::uint32_t partition) const { return partition * kElements * 4; }
+  std::shared_ptr<const transport::RemoteMemory> memory() const { return memory_.remote(); }
 
   void send(const std::vector<std::byte>& server, transport::Body body) {
     endpoint_->post([this, server, body = std::move(body)] {
@@ -79,11 +78,11 @@ class FakeWorker {
 
   // Pushes every partition and waits until all are taken.
   void push(const std::vector<std::byte>& server, std::uint64_t clock, bool initial) {
-    transport::Push push{.clock = Clock(clock), .key = key()};
+    transport::Push push{.clock = Clock(clock), .memory = memory()};
     for (std::uint32_t p = 0; p < kPartitions; ++p)
       push.entries.push_back({.partition = PartitionId(p),
                               .scale = initial ? 1.0f : 2.0f,
-                              .address = remote(p),
+                              .offset = remote(p),
                               .bytes = kElements * (initial ? 4 : 2),
                               .codec = initial ? transport::Codec::kF32 : transport::Codec::kF16,
                               .initial = initial});
@@ -100,7 +99,7 @@ class FakeWorker {
   transport::Pulled pull(const std::vector<std::byte>& server, std::uint64_t clock,
                          std::uint32_t request, Version have = Version(0)) {
     transport::Pull pull{
-        .clock = Clock(clock), .request = request, .total = kPartitions, .key = key()};
+        .clock = Clock(clock), .request = request, .total = kPartitions, .memory = memory()};
     for (std::uint32_t p = 0; p < kPartitions; ++p)
       pull.entries.push_back({PartitionId(p), have, remote(p)});
     send(server, pull);
@@ -259,8 +258,8 @@ TEST_CASE("a worker of another job is refused, and an engine ends in the middle 
   FakeWorker worker;
   Server server(config_for(""));
   server.engine->view(view_for(worker, 1));
-  transport::Push bad{.clock = Clock(0), .key = worker.key()};
-  bad.entries = {{.partition = PartitionId(55), .address = worker.remote(0), .bytes = 4}};
+  transport::Push bad{.clock = Clock(0), .memory = worker.memory()};
+  bad.entries = {{.partition = PartitionId(55), .offset = worker.remote(0), .bytes = 4}};
   worker.send(server.address, bad);
   const auto refused = worker.expect<transport::Refused>();
   CHECK(refused.text.find("partition 55") != std::string::npos);

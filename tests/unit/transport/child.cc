@@ -103,7 +103,7 @@ TEST_CASE("child" * doctest::skip()) {
   std::promise<void> greeted;
   Peer peer;
   const auto endpoint = Endpoint::open({.fabric = fabric});
-  const RegisteredMemory memory = value_or_throw(endpoint->allocate(kChildMemory));
+  const RegisteredMemory memory = value_or_throw(endpoint->allocate(kChildMemory, Access::kPeers));
   fill(memory, 77);
   endpoint->start(
       [&](std::span<const std::byte> message) { endpoint->send(peer, message, soon()); });
@@ -113,7 +113,7 @@ TEST_CASE("child" * doctest::skip()) {
                    [&](Outcome) { greeted.set_value(); });
   });
   put_bytes(fd, endpoint->info().address);
-  const std::uint64_t where[] = {memory.remote_address(), memory.remote_key()};
+  const std::uint64_t where[] = {memory.remote()->front().address, memory.remote()->front().key};
   put(fd, where, sizeof where);
   if (std::string_view(until) == "leave") {
     greeted.get_future().wait_for(std::chrono::milliseconds(300));

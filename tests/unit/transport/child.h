@@ -27,7 +27,9 @@ class Child {
 
   pid_t pid() const noexcept { return pid_; }
   const std::vector<std::byte>& address() const noexcept { return address_; }
-  RemoteRange memory(std::size_t offset = 0) const { return {memory_ + offset, key_}; }
+  RemoteRange memory(std::size_t offset = 0) const {
+    return {std::make_shared<RemoteMemory>(1, Window{memory_, key_}), offset};
+  }
   void signal(int number) const;
   // Its endpoint's thread stands still outside of libfabric from here on.
   void park();

@@ -75,7 +75,7 @@ TEST_CASE("reads and writes of every kind of size") {
       CAPTURE(fabric);
       CAPTURE(size);
       const RegisteredMemory here = memory(a, size), there = memory(b, size);
-      const RemoteRange remote{there.remote_address(), there.remote_key()};
+      const RemoteRange remote{there.remote()};
       fill(there, 1 + size);
       const Outcome read = a.read(to_b, {&here, 0, size}, remote);
       REQUIRE(read.status.has_value());
@@ -101,11 +101,9 @@ TEST_CASE("offsets, and transfers longer than the provider takes at once") {
     fill(there, 2);
     std::vector<std::byte> expected(there.bytes().begin(), there.bytes().end());
     std::copy_n(here.bytes().begin() + 33, 99'999, expected.begin() + 4097);
-    REQUIRE(a.write(to_b, {&here, 33, 99'999}, {there.remote_address(4097), there.remote_key()})
-                .status.has_value());
+    REQUIRE(a.write(to_b, {&here, 33, 99'999}, {there.remote(), 4097}).status.has_value());
     CHECK(std::ranges::equal(there.bytes(), expected));
-    REQUIRE(a.read(to_b, {&here, 0, 300'000}, {there.remote_address(), there.remote_key()})
-                .status.has_value());
+    REQUIRE(a.read(to_b, {&here, 0, 300'000}, {there.remote()}).status.has_value());
     CHECK(same(here, there));
     CHECK(a.endpoint->counters().bytes_written == 99'999);
   }
@@ -135,11 +133,9 @@ TEST_CASE("T7: many in flight, reads and writes, in both directions at once") {
       Side &me = sides[i], &other = sides[1 - i];
       me.node.endpoint->post([&] {
         for (std::size_t at = 0; at < kAll; at += kEach) {
-          me.node.endpoint->write(me.peer, {&me.source, at, kEach},
-                                  {other.written.remote_address(at), other.written.remote_key()},
+          me.node.endpoint->write(me.peer, {&me.source, at, kEach}, {other.written.remote(), at},
                                   soon(), done);
-          me.node.endpoint->read(me.peer, {&me.read, at, kEach},
-                                 {other.source.remote_address(at), other.source.remote_key()},
+          me.node.endpoint->read(me.peer, {&me.read, at, kEach}, {other.source.remote(), at},
                                  soon(), done);
         }
       });
@@ -193,17 +189,17 @@ TEST_CASE("a wrong key or address ends in an error, in bounded time, and costs n
     const RegisteredMemory here = memory(a, 4096), there = memory(b, 4096), third = memory(c, 4096);
     fill(there, 1);
     const std::vector<std::byte> before(there.bytes().begin(), there.bytes().end());
-    const RemoteRange wrong = fabric == "shm"
-                                  ? RemoteRange{4096, there.remote_key()}
-                                  : RemoteRange{there.remote_address(), there.remote_key() + 12345};
+    const RemoteRange wrong =
+        fabric == "shm"
+            ? at_window({4096, there.remote()->front().key})
+            : at_window({there.remote()->front().address, there.remote()->front().key + 12345});
     const Outcome outcome =
         a.write(to_b, {&here, 0, 4096}, wrong, MonotonicClock::now() + milliseconds(500));
     REQUIRE_FALSE(outcome.status.has_value());
     MESSAGE(outcome.status.error().message);
     CHECK(std::ranges::equal(there.bytes(), before));
     fill(third, 2);
-    CHECK(a.read(to_c, {&here, 0, 4096}, {third.remote_address(), third.remote_key()})
-              .status.has_value());
+    CHECK(a.read(to_c, {&here, 0, 4096}, {third.remote()}).status.has_value());
     CHECK(same(here, third));
   }
 }
@@ -276,14 +272,12 @@ TEST_CASE("what is pending when an endpoint closes is cancelled, each once") {
     here = memory(a, 1 << 20);
     a.on_thread([&] {
       for (int i = 0; i < kCount; ++i)
-        a.endpoint->read(peer, {&here, 0, 1 << 20}, {there.remote_address(), there.remote_key()},
-                         soon(), [&](Outcome outcome) {
-                           ++ended;
-                           cancelled +=
-                               !outcome.status && outcome.status.error().code == Code::kCancelled;
-                           // What a completion begins now is cancelled too.
-                           a.endpoint->send(peer, {}, soon(), [&](Outcome) { ++after; });
-                         });
+        a.endpoint->read(peer, {&here, 0, 1 << 20}, {there.remote()}, soon(), [&](Outcome outcome) {
+          ++ended;
+          cancelled += !outcome.status && outcome.status.error().code == Code::kCancelled;
+          // What a completion begins now is cancelled too.
+          a.endpoint->send(peer, {}, soon(), [&](Outcome) { ++after; });
+        });
       a.endpoint->at(soon(), [&] { timer_ran = true; });
       return 0;
     });
@@ -307,8 +301,8 @@ TEST_CASE("disconnecting fails what is pending to that peer alone") {
   const RegisteredMemory here = memory(a, 4096), there = memory(silent, 4096);
   std::promise<Outcome> ended;
   a.on_thread([&] {
-    a.endpoint->read(to_silent, {&here, 0, 4096}, {there.remote_address(), there.remote_key()},
-                     soon(), [&](Outcome outcome) { ended.set_value(std::move(outcome)); });
+    a.endpoint->read(to_silent, {&here, 0, 4096}, {there.remote()}, soon(),
+                     [&](Outcome outcome) { ended.set_value(std::move(outcome)); });
     return 0;
   });
   a.on_thread([&] {
@@ -336,8 +330,7 @@ TEST_CASE("a peer that makes no progress costs its deadline, no more") {
     const Peer peer = a.connect(silent);
     const RegisteredMemory here = memory(a, 4 << 20), there = memory(silent, 4 << 20);
     const TimePoint deadline = MonotonicClock::now() + milliseconds(200);
-    const Outcome outcome =
-        a.read(peer, {&here, 0, 4 << 20}, {there.remote_address(), there.remote_key()}, deadline);
+    const Outcome outcome = a.read(peer, {&here, 0, 4 << 20}, {there.remote()}, deadline);
     if (!outcome.status) {  // shm may copy without the other side
       CHECK(outcome.status.error().code == Code::kTimedOut);
       CHECK(MonotonicClock::now() >= deadline);
@@ -362,7 +355,7 @@ TEST_CASE("memory is aligned, zeroed and outlives its endpoint") {
       CHECK(reinterpret_cast<std::uintptr_t>(kept.bytes().data()) % 4096 == 0);
       CHECK(std::ranges::all_of(kept.bytes(), [](std::byte b) { return b == std::byte{0}; }));
     }
-    const auto refused = node.endpoint->allocate(std::size_t{1} << 60);
+    const auto refused = node.endpoint->allocate(std::size_t{1} << 60, Access::kOwn);
     REQUIRE_FALSE(refused.has_value());
     CHECK(refused.error().code == Code::kResourceExhausted);
   }

@@ -62,7 +62,7 @@ std::vector<std::string> Node::messages() {
 }
 
 RegisteredMemory memory(Node& node, std::size_t bytes) {
-  return value_or_throw(node.endpoint->allocate(bytes));
+  return value_or_throw(node.endpoint->allocate(bytes, Access::kPeers));
 }
 
 void fill(const RegisteredMemory& memory, std::uint64_t seed) {

@@ -54,6 +54,8 @@ class Node {
 };
 
 RegisteredMemory memory(Node& node, std::size_t bytes);
+// A range of a peer's memory with one window.
+inline RemoteRange at_window(Window window) { return {std::make_shared<RemoteMemory>(1, window)}; }
 void fill(const RegisteredMemory& memory, std::uint64_t seed);
 std::size_t count_shm_segments(int pid);
 

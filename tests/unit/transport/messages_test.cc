@@ -12,12 +12,19 @@ namespace {
 
 const Sender kSender{.job = 0x1122334455667788, .incarnation = Incarnation(9), .id = 3};
 
+std::shared_ptr<const RemoteMemory> windows(std::size_t n) {
+  auto memory = std::make_shared<RemoteMemory>();
+  for (std::size_t i = 0; i < n; ++i)
+    memory->push_back({0x7F0000000000 + i, 0xFEDCBA9876543210 - i});
+  return memory;
+}
+
 Push some_push(std::size_t n) {
-  Push push{.clock = Clock(7), .key = 0xFEDCBA9876543210};
+  Push push{.clock = Clock(7), .memory = windows(2)};
   for (std::size_t i = 0; i < n; ++i)
     push.entries.push_back({.partition = PartitionId(static_cast<std::uint32_t>(i)),
                             .scale = 1024.0f / static_cast<float>(i + 1),
-                            .address = 0x7F0000000000 + i * 4096,
+                            .offset = 0x7F0000000000 + i * 4096,
                             .bytes = 1 + i,
                             .codec = i % 2 == 0 ? Codec::kF16 : Codec::kF32,
                             .initial = i % 3 == 0});
@@ -25,8 +32,11 @@ Push some_push(std::size_t n) {
 }
 
 Pull some_pull(std::size_t n) {
-  Pull pull{
-      .clock = Clock(8), .request = 5, .staleness = kUnboundedStaleness, .total = 100, .key = 42};
+  Pull pull{.clock = Clock(8),
+            .request = 5,
+            .staleness = kUnboundedStaleness,
+            .total = 100,
+            .memory = windows(1)};
   for (std::size_t i = 0; i < n; ++i)
     pull.entries.push_back({PartitionId(static_cast<std::uint32_t>(i)), Version(i * i), i << 33});
   return pull;
@@ -97,10 +107,10 @@ TEST_CASE("fields of a push and a pull keep their values") {
   const auto push = std::get<Push>(decode(encode(kSender, some_push(4)))->body);
   REQUIRE(push.entries.size() == 4);
   CHECK(push.clock == Clock(7));
-  CHECK(push.key == 0xFEDCBA9876543210);
+  CHECK(*push.memory == *windows(2));
   CHECK(push.entries[3].partition == PartitionId(3));
   CHECK(push.entries[3].scale == 256.0f);
-  CHECK(push.entries[3].address == 0x7F0000003000);
+  CHECK(push.entries[3].offset == 0x7F0000003000);
   CHECK(push.entries[3].bytes == 4);
   CHECK(push.entries[3].codec == Codec::kF32);
   CHECK(push.entries[3].initial);
@@ -110,9 +120,9 @@ TEST_CASE("fields of a push and a pull keep their values") {
   CHECK(pull.request == 5);
   CHECK(pull.staleness == kUnboundedStaleness);
   CHECK(pull.total == 100);
-  CHECK(pull.key == 42);
+  CHECK(*pull.memory == *windows(1));
   CHECK(pull.entries.at(2).have == Version(4));
-  CHECK(pull.entries.at(2).address == std::uint64_t{2} << 33);
+  CHECK(pull.entries.at(2).offset == std::uint64_t{2} << 33);
 
   const auto pulled = std::get<Pulled>(decode(encode(kSender, some_pulled(2)))->body);
   CHECK(pulled.slowest == Clock(6));
@@ -233,15 +243,15 @@ TEST_CASE("as many entries as promised fit a message, and not one more") {
       CHECK(encode(kSender, make(n)).size() <= limit);
       CHECK(encode(kSender, make(n + 1)).size() > limit);
     };
-    check(max_push_entries(limit), some_push);
-    check(max_pull_entries(limit), some_pull);
+    check(max_push_entries(limit, 2), some_push);
+    check(max_pull_entries(limit, 1), some_pull);
     check(max_pulled_entries(limit), some_pulled);
     check(max_push_taken_entries(limit), [](std::size_t n) {
       return PushTaken{Clock(1), std::vector<PartitionId>(n)};
     });
   }
-  CHECK(max_push_entries(0) == 0);
-  CHECK(max_pull_entries(40) == 0);
+  CHECK(max_push_entries(0, 1) == 0);
+  CHECK(max_pull_entries(40, 1) == 0);
 }
 
 TEST_CASE("random mutations never break the decoder") {

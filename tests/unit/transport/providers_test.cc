@@ -64,7 +64,7 @@ TEST_CASE("the table: every family has names, a remedy, and the strict path runs
     const auto domain = std::make_shared<Domain>(choose_provider({.fabric = fabric}));
     CHECK(domain->virtual_addresses);
     CHECK(domain->provider_keys == (std::string(fabric) == "tcp"));
-    const auto region = value_or_throw(Region::make(domain, 4096));
+    const auto region = value_or_throw(Region::make(domain, 4096, Access::kPeers));
     CHECK(region->remote_address(5) ==
           reinterpret_cast<std::uintptr_t>(region->bytes().data()) + 5);
   }

@@ -101,8 +101,8 @@ void FakeServer::on_message(std::span<const std::byte> bytes) {
 
 void FakeServer::read(const transport::Push& push, const transport::Push::Entry& entry) {
   auto memory = std::make_shared<transport::RegisteredMemory>(
-      value_or_throw(endpoint_->allocate(entry.bytes)));
-  endpoint_->read(*s_.worker, {memory.get(), 0, entry.bytes}, {entry.address, push.key}, soon(),
+      value_or_throw(endpoint_->allocate(entry.bytes, transport::Access::kOwn)));
+  endpoint_->read(*s_.worker, {memory.get(), 0, entry.bytes}, {push.memory, entry.offset}, soon(),
                   [this, memory, push, entry](const transport::Outcome& outcome) {
                     const std::lock_guard lock(mutex_);
                     // It fails when a test's session ends in the middle of a step.
@@ -166,22 +166,22 @@ void FakeServer::answer(const transport::Pull& pull) {
   writing->pulled = {.clock = pull.clock,
                      .request = pull.request,
                      .slowest = Clock(pull.clock.value() - std::min(s_.lag, pull.clock.value()))};
-  std::vector<std::pair<std::size_t, std::uint64_t>> writes;  // bytes, address
+  std::vector<std::pair<std::size_t, std::uint64_t>> writes;  // bytes, offset
   for (const auto& entry : pull.entries) {
     if (s_.versions[entry.partition] == entry.have) continue;
     const std::vector<float>& master = s_.masters[entry.partition];
     const std::size_t bytes = master.size() * size_of(s_.pull_dtype);
-    writing->memory.push_back(value_or_throw(endpoint_->allocate(bytes)));
+    writing->memory.push_back(value_or_throw(endpoint_->allocate(bytes, transport::Access::kOwn)));
     kernels::convert(master, s_.pull_dtype, writing->memory.back().bytes().data());
     writing->pulled.entries.push_back({entry.partition, s_.versions[entry.partition]});
-    writes.emplace_back(bytes, entry.address);
+    writes.emplace_back(bytes, entry.offset);
   }
   writing->pulled.total = static_cast<std::uint32_t>(writing->pulled.entries.size());
   writing->left = writes.size();
   if (writes.empty()) return reply(writing->pulled);
   for (std::size_t i = 0; i < writes.size(); ++i)
     endpoint_->write(*s_.worker, {&writing->memory[i], 0, writes[i].first},
-                     {writes[i].second, pull.key}, soon(),
+                     {pull.memory, writes[i].second}, soon(),
                      [this, writing](const transport::Outcome& outcome) {
                        const std::lock_guard lock(mutex_);
                        // A session that finished does not take its last weights.
