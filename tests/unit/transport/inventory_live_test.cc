@@ -1,7 +1,6 @@
 // The readers of this machine, given file trees and lists as other machines have them.
 #include <algorithm>
 #include <cstdlib>
-
 #include <filesystem>
 #include <fstream>
 

@@ -82,7 +82,7 @@ std::string error_of(const std::vector<std::byte>& bytes) {
 
 TEST_CASE("the header lies where the documentation says") {
   const auto bytes = encode(kSender, Committed{Clock(0x0A0B), Ending::kInitial});
-  const unsigned char expected[] = {'L',  'W',  'Y',  '1',  1,    0, 6,  0, 0x88, 0x77, 0x66,
+  const unsigned char expected[] = {'L',  'W',  'Y',  '1',  2,    0, 6,  0, 0x88, 0x77, 0x66,
                                     0x55, 0x44, 0x33, 0x22, 0x11, 9, 0,  0, 0,    0,    0,
                                     0,    0,    3,    0,    0,    0, 10, 0, 0,    0,    0x0B,
                                     0x0A, 0,    0,    0,    0,    0, 0,  5, 0};
@@ -161,9 +161,9 @@ TEST_CASE("counts that lie are refused before anything is allocated") {
     Body body;
     std::size_t offset;  // of the count
   };
-  const At cases[] = {{some_push(2), 32 + 16},
+  const At cases[] = {{some_push(2), 32 + 41},
                       {PushTaken{Clock(1), {PartitionId(1)}}, 32 + 8},
-                      {some_pull(2), 32 + 28},
+                      {some_pull(2), 32 + 37},
                       {some_pulled(2), 32 + 24}};
   for (const At& c : cases)
     for (const std::uint32_t lie : {0u, 1u, 3u, 0x10000u, 0x80000000u, 0xFFFFFFFFu}) {
@@ -183,14 +183,25 @@ TEST_CASE("counts that lie are refused before anything is allocated") {
   CHECK(error_of(pulled).find("answer has 1") != std::string::npos);
 }
 
+TEST_CASE("windows that are not there, or more than rails can be, are refused") {
+  for (const unsigned lie : {0u, 1u, 3u, 65u, 255u}) {
+    CAPTURE(lie);
+    auto push = encode(kSender, some_push(2));
+    set(push, 32 + 8, lie, 1);
+    CHECK_FALSE(decode(push).has_value());
+  }
+  Push none{.clock = Clock(1)};
+  CHECK(std::get<Push>(decode(encode(kSender, none))->body).memory->empty());
+}
+
 TEST_CASE("wrong values are refused by name") {
   const auto good = encode(kSender, some_push(1));
   auto bytes = good;
   set(bytes, 0, 0x20505448, 4);  // "HTP "
   CHECK(error_of(bytes).find("not a Leeway process") != std::string::npos);
   bytes = good;
-  set(bytes, 4, 2, 2);
-  CHECK(error_of(bytes).find("wire version 2, this process 1") != std::string::npos);
+  set(bytes, 4, 1, 2);
+  CHECK(error_of(bytes).find("wire version 1, this process 2") != std::string::npos);
   CHECK(decode(bytes).error().code == Code::kUnsupported);
   for (const std::uint64_t type : {0u, 10u, 65535u}) {
     bytes = good;
@@ -202,7 +213,7 @@ TEST_CASE("wrong values are refused by name") {
     push.entries[0].scale = scale;
     CHECK(error_of(encode(kSender, push)).find("scale") != std::string::npos);
   }
-  const std::size_t codec = 32 + 20 + 24;
+  const std::size_t codec = 32 + 45 + 24;
   for (const std::uint64_t value : {0u, 3u, 255u}) {
     bytes = good;
     set(bytes, codec, value, 1);
