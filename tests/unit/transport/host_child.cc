@@ -1,0 +1,167 @@
+#include "tests/unit/transport/host_child.h"
+
+#include <doctest/doctest.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <stdexcept>
+
+namespace leeway::transport::testing {
+namespace {
+
+constexpr char kRole[] = "LEEWAY_HOST_RAIL_TEST_CHILD";  // "FD ROLE"
+constexpr std::size_t kAddress = 23;                     // "leeway-" and 16 digits
+
+// What each tells the other first.
+struct Greeting {
+  std::byte address[kAddress];
+  Window memory;
+};
+
+void put(int fd, const Greeting& greeting) {
+  if (::write(fd, &greeting, sizeof greeting) != sizeof greeting)
+    throw std::runtime_error("the other process ended early");
+}
+Greeting get(int fd) {
+  Greeting greeting;
+  if (::recv(fd, &greeting, sizeof greeting, MSG_WAITALL) != sizeof greeting)
+    throw std::runtime_error("the other process ended early");
+  return greeting;
+}
+Greeting greeting_of(const HostNode& node, Window memory) {
+  Greeting greeting{.address = {}, .memory = memory};
+  const auto& address = node.rail->info().address;
+  REQUIRE(address.size() == kAddress);
+  std::memcpy(greeting.address, address.data(), kAddress);
+  return greeting;
+}
+
+}  // namespace
+
+HostChild::HostChild(Role role, const HostNode& parent, Window memory) {
+  int pair[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
+    throw std::runtime_error("socketpair");
+  pipe_ = pair[0];
+  constexpr int kChildsFd = 100;
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, pair[1], kChildsFd);
+  const std::string entry = std::string(kRole) + "=" + std::to_string(kChildsFd) + " " +
+                            std::to_string(static_cast<int>(role));
+  std::vector<char*> environment;
+  for (char** e = environ; *e != nullptr; ++e) environment.push_back(*e);
+  environment.push_back(const_cast<char*>(entry.c_str()));
+  environment.push_back(nullptr);
+  const char* arguments[] = {"host_rail_test", "--no-skip", "--test-case=host child", "--minimal",
+                             nullptr};
+  const int error = posix_spawn(&pid_, "/proc/self/exe", &actions, nullptr,
+                                const_cast<char**>(arguments), environment.data());
+  posix_spawn_file_actions_destroy(&actions);
+  close(pair[1]);
+  if (error != 0) throw std::runtime_error(std::strerror(error));
+  put(pipe_, greeting_of(parent, memory));
+  const Greeting child = get(pipe_);
+  address_.assign(child.address, child.address + kAddress);
+  memory_ = child.memory;
+}
+
+// Without its pipe it ends by itself.
+HostChild::~HostChild() {
+  close(pipe_);
+  if (pid_ > 0) wait();
+}
+
+void HostChild::signal(int number) const { ::kill(pid_, number); }
+
+void HostChild::kill() {
+  signal(SIGKILL);
+  wait();
+}
+
+void HostChild::wait() {
+  waitpid(pid_, nullptr, 0);
+  pid_ = -1;
+}
+
+namespace {
+
+// Nobody who looks at the outcomes: the parent may be gone at any moment.
+class ChildNode final : public RailUser {
+ public:
+  void message(std::span<const std::byte> bytes) override {
+    received.emplace_back(bytes.begin(), bytes.end());
+  }
+  void done(Ticket& ticket, Status) override { reinterpret_cast<bool&>(ticket.provider_space) = false; }
+  std::vector<std::vector<std::byte>> received;
+};
+
+bool busy(const Ticket& ticket) { return reinterpret_cast<const bool&>(ticket.provider_space); }
+void set_busy(Ticket& ticket) { reinterpret_cast<bool&>(ticket.provider_space) = true; }
+
+}  // namespace
+
+TEST_CASE("host child" * doctest::skip()) {
+  const char* role = std::getenv(kRole);
+  if (role == nullptr) return;  // somebody ran every test
+  int fd = -1, number = 0;
+  REQUIRE(std::sscanf(role, "%d %d", &fd, &number) == 2);
+  const bool flood = number == static_cast<int>(HostChild::Role::kFlood);
+  HostNode node;
+  const HostShared memory(node, kHostChildMemory);
+  std::ranges::fill(memory.bytes(), std::byte{77});
+  const Greeting parent = get(fd);
+  put(fd, greeting_of(node, memory.window()));
+  const RailPeer peer = node.connect(parent.address);
+  ChildNode user;
+  std::array<Ticket, 3> tickets{};
+  std::deque<Ticket> answers;
+  std::vector<std::byte> here(std::size_t{4} << 20);
+  const std::string chatter(1000, 'f');
+  const auto post = [&](Ticket& ticket, auto what) {
+    if (busy(ticket)) return;
+    const auto posted = what(ticket);
+    if (posted && *posted == Rail::Post::kTaken) set_busy(ticket);
+  };
+  while (true) {
+    bool any = node.rail->poll(user);
+    for (auto it = user.received.begin(); it != user.received.end();) {
+      const auto posted = node.rail->send(peer, *it, answers.emplace_back());
+      if (posted && *posted == Rail::Post::kTryAgain) break;
+      it = user.received.erase(it);
+      any = true;
+    }
+    while (answers.size() > 100) answers.pop_front();
+    if (flood) {
+      const Window theirs = parent.memory;
+      post(tickets[0], [&](Ticket& ticket) {
+        return node.rail->send(peer, std::as_bytes(std::span(chatter)), ticket);
+      });
+      post(tickets[1], [&](Ticket& ticket) {
+        return node.rail->read(peer, {nullptr, here.data(), here.size()}, theirs, ticket);
+      });
+      post(tickets[2], [&](Ticket& ticket) {
+        return node.rail->write(peer, {nullptr, here.data(), here.size()},
+                                {theirs.address + here.size(), theirs.key}, ticket);
+      });
+    }
+    if (any || !node.rail->arm()) {
+      node.rail->disarm();
+      char nothing = 0;
+      if (recv(fd, &nothing, 1, MSG_DONTWAIT) == 0) return;
+      continue;
+    }
+    pollfd watched[] = {{.fd = fd, .events = POLLIN, .revents = 0},
+                        {.fd = node.rail->descriptor(), .events = POLLIN, .revents = 0}};
+    ::poll(watched, 2, 1000);
+    node.rail->disarm();
+    if (watched[0].revents != 0) return;  // the parent has no more use for us
+  }
+}
+
+}  // namespace leeway::transport::testing

@@ -1,0 +1,221 @@
+// The rail between processes of one host: peers that are killed and stopped.
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <optional>
+#include <random>
+
+#include "tests/unit/transport/host_child.h"
+#include "tests/unit/transport/host_fixture.h"
+
+namespace leeway::transport::testing {
+namespace {
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+
+std::size_t shm_files() {
+  const std::filesystem::directory_iterator all("/dev/shm");
+  return static_cast<std::size_t>(std::distance(begin(all), end(all)));
+}
+
+TEST_SUITE_BEGIN("host_rail");
+
+TEST_CASE("host rail: two processes") {
+  HostNode node;
+  const HostShared memory(node, kHostChildMemory);
+  const HostChild child(HostChild::Role::kEcho, node, memory.window());
+  const RailPeer peer = node.connect(child.address());
+  node.send(peer, "hello");
+  REQUIRE(until([&] { return node.messages.size() == 1; }, node));
+  CHECK(node.messages[0] == "hello");
+  std::vector<std::byte> here(kHostChildMemory);
+  const auto read = node.read(peer, here, child.memory());
+  REQUIRE(until([&] { return node.is_done(read); }, node));
+  CHECK(node.outcome(read));
+  CHECK(std::ranges::all_of(here, [](std::byte b) { return b == std::byte{77}; }));
+  fill(here, 3);
+  const auto written = node.write(peer, here, child.memory());
+  REQUIRE(until([&] { return node.is_done(written); }, node));
+  std::vector<std::byte> again(kHostChildMemory);
+  const auto checked = node.read(peer, again, child.memory());
+  REQUIRE(until([&] { return node.is_done(checked); }, node));
+  CHECK(again == here);
+}
+
+TEST_CASE("host rail: a peer that dies in the middle of a read, a write and messages") {
+  HostNode node;
+  const HostShared memory(node, kHostChildMemory);
+  HostChild child(HostChild::Role::kEcho, node, memory.window());
+  const pid_t process = child.process();
+  const RailPeer peer = node.connect(child.address());
+  std::vector<std::byte> here(kHostChildMemory);
+  const auto first = node.read(peer, std::span(here).first(1), child.memory());
+  REQUIRE(until([&] { return node.is_done(first); }, node));
+  const auto read = node.read(peer, here, child.memory());
+  const auto write = node.write(peer, here, child.memory());
+  const auto asked = node.read(peer, here, {0, child.memory().key + 1});
+  node.poll();
+  REQUIRE(!node.is_done(read));
+  child.kill();
+  const TimePoint died = MonotonicClock::now();
+  REQUIRE(until([&] { return node.is_done(read) && node.is_done(write) && node.is_done(asked); },
+                node));
+  CHECK(MonotonicClock::now() - died < milliseconds(500));
+  for (const auto ticket : {read, write, asked}) {
+    REQUIRE(!node.outcome(ticket));
+    CHECK(node.outcome(ticket).error().code == Code::kUnavailable);
+    CHECK(node.outcome(ticket).error().message.find("process " + std::to_string(process)) !=
+          std::string::npos);
+  }
+  const auto posted = node.rail->send(peer, {}, node.new_ticket());
+  REQUIRE(!posted);
+  CHECK(posted.error().code == Code::kUnavailable);
+  CHECK(node.each_at_most_once());
+}
+
+TEST_CASE("host rail: the death of a peer wakes who sleeps") {
+  HostNode node;
+  const HostShared memory(node, kHostChildMemory);
+  HostChild child(HostChild::Role::kEcho, node, memory.window());
+  const RailPeer peer = node.connect(child.address());
+  child.signal(SIGSTOP);
+  std::byte here{};
+  const auto read = node.read(peer, {&here, 1}, {0, 12345});  // waits for an answer
+  while (node.poll() || !node.rail->arm()) {
+  }
+  if (readable(node, milliseconds(50))) {  // its greeting of us, when that was late
+    node.rail->disarm();
+    while (node.poll() || !node.rail->arm()) {
+    }
+  }
+  child.kill();
+  CHECK(readable(node));
+  node.rail->disarm();
+  REQUIRE(until([&] { return node.is_done(read); }, node));
+  CHECK(!node.outcome(read));
+}
+
+TEST_CASE("host rail: a stopped peer's memory is read and written, its ring fills, and it goes on") {
+  HostNode node;
+  const HostShared memory(node, kHostChildMemory);
+  const HostChild child(HostChild::Role::kEcho, node, memory.window());
+  const RailPeer peer = node.connect(child.address());
+  std::vector<std::byte> here(kHostChildMemory);
+  const auto first = node.read(peer, std::span(here).first(1), child.memory());
+  REQUIRE(until([&] { return node.is_done(first); }, node));
+  child.signal(SIGSTOP);
+  waitid(P_PID, static_cast<id_t>(child.process()), nullptr, WSTOPPED | WNOWAIT);
+  const auto read = node.read(peer, here, child.memory());
+  const auto write = node.write(peer, here, child.memory());
+  REQUIRE(until([&] { return node.is_done(read) && node.is_done(write); }, node));
+  CHECK(node.outcome(read));
+  CHECK(node.outcome(write));
+  const std::string text(8192, 'x');
+  std::size_t taken = 0;
+  while (*node.rail->send(peer, std::as_bytes(std::span(text)), node.new_ticket()) ==
+         Rail::Post::kTaken)
+    ++taken;
+  CHECK(taken > 20);
+  while (node.poll() || !node.rail->arm()) {
+  }
+  child.signal(SIGCONT);
+  CHECK(readable(node));
+  REQUIRE(until([&] { return node.messages.size() == taken; }, node));
+}
+
+TEST_CASE("host rail: cycles of connecting and being killed leave nothing behind") {
+  constexpr int kCycles = 200;
+  const unsigned seed = 20261202;
+  CAPTURE(seed);
+  std::mt19937 random(seed);
+  HostNode node;
+  const HostShared memory(node, kHostChildMemory);
+  const std::size_t files = shm_files(), descriptors = open_descriptors();
+  const std::size_t mappings = shared_mappings();
+  for (int cycle = 0; cycle < kCycles; ++cycle) {
+    CAPTURE(cycle);
+    HostChild child(cycle % 2 == 0 ? HostChild::Role::kFlood : HostChild::Role::kEcho, node,
+                    memory.window());
+    const RailPeer peer = node.connect(child.address());
+    std::vector<std::byte> here(4 * kMiB);
+    const auto read = node.read(peer, here, child.memory());
+    const auto write = node.write(peer, here, child.memory());
+    const std::string text(700, 'f');
+    const int polls = static_cast<int>(random() % 300);
+    for (int i = 0; i < polls; ++i) {
+      if (const auto posted =
+              node.rail->send(peer, std::as_bytes(std::span(text)), node.new_ticket());
+          !posted)
+        break;
+      node.poll();
+    }
+    child.kill();
+    REQUIRE(until([&] { return node.is_done(read) && node.is_done(write); }, node));
+    node.rail->disconnect(peer);
+    REQUIRE(until([&] { return shared_mappings() == mappings; }, node));
+    for (const std::string& message : node.messages)
+      REQUIRE(message == std::string(message.size(), 'f'));
+    node.messages.clear();
+  }
+  REQUIRE(until([&] { return open_descriptors() <= descriptors; }, node));
+  CHECK(shm_files() == files);
+  CHECK(node.each_at_most_once());
+}
+
+TEST_CASE("host rail figures" * doctest::skip()) {
+  HostNode node;
+  const HostShared memory(node, kHostChildMemory);
+  const HostChild child(HostChild::Role::kEcho, node, memory.window());
+  const RailPeer peer = node.connect(child.address());
+  const auto seconds = [](TimePoint from) { return seconds_between(from, MonotonicClock::now()); };
+  const auto median = [](std::vector<double> values) {
+    std::ranges::sort(values);
+    return values[values.size() / 2];
+  };
+  std::vector<double> trips;
+  for (int i = 0; i < 20000; ++i) {
+    node.messages.clear();
+    const TimePoint start = MonotonicClock::now();
+    node.send(peer, std::string_view("0123456789012345678901234567890123456789012345678901234567890123"));
+    while (node.messages.empty()) node.poll();
+    trips.push_back(seconds(start));
+  }
+  MESSAGE("round trip, 64 B, us: " << median(trips) * 1e6);
+  HostMemory own = value_or_throw(HostMemory::make(kHostChildMemory, HostMemory::Kind::kShareable));
+  for (const std::size_t size : {4096 * std::size_t{1}, kMiB, 4 * kMiB}) {
+    for (const bool read : {true, false}) {
+      std::vector<double> rates;
+      for (int i = 0; i < 200; ++i) {
+        const std::size_t at = static_cast<std::size_t>(i) * size % kHostChildMemory;
+        const TimePoint start = MonotonicClock::now();
+        const Window window{at, child.memory().key};
+        const auto ticket = read ? node.read(peer, own.bytes().subspan(at, size), window)
+                                 : node.write(peer, own.bytes().subspan(at, size), window);
+        while (!node.is_done(ticket)) node.poll();
+        rates.push_back(static_cast<double>(size) / seconds(start) / 1e9);
+      }
+      MESSAGE((read ? "read " : "write ") << size << " B, GB/s: " << median(rates));
+    }
+  }
+  std::vector<double> wakes;
+  for (int i = 0; i < 200; ++i) {
+    while (node.poll()) {
+    }
+    usleep(1000);  // so that the other side is asleep
+    node.messages.clear();
+    const TimePoint start = MonotonicClock::now();
+    node.send(peer, "x");
+    while (node.messages.empty()) node.poll();
+    wakes.push_back(seconds(start));
+  }
+  MESSAGE("round trip to a sleeper, us: " << median(wakes) * 1e6);
+}
+
+TEST_SUITE_END();
+
+}  // namespace
+}  // namespace leeway::transport::testing
