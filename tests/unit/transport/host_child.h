@@ -11,22 +11,23 @@
 
 namespace leeway::transport::testing {
 
-inline constexpr std::size_t kHostChildMemory = std::size_t{16} << 20;
+inline constexpr std::size_t kHostChildMemory = std::size_t{1} << 20;
 
 class HostChild {
  public:
-  // kEcho answers each message with the same one. kFlood does too, and besides keeps messages, reads
-  // and writes of our memory going as fast as it can.
-  enum class Role { kEcho, kFlood };
+  // kEcho answers each message with the same one; kSpin does and never sleeps. kFlood keeps
+  // messages, reads and writes of the parent's memory going besides, as fast as it can.
+  enum class Role { kEcho, kSpin, kFlood };
 
-  // Spawns it. It connects to `parent`, and knows `memory` (kHostChildMemory bytes of the parent's).
-  HostChild(Role role, const HostNode& parent, Window memory);
+  // Spawns it. It connects to `parent` and knows `memory`, kHostChildMemory bytes of the parent's.
+  // It has `bytes` bytes itself.
+  HostChild(Role role, const HostNode& parent, Window memory, std::size_t bytes = kHostChildMemory);
   ~HostChild();
   HostChild(const HostChild&) = delete;
   HostChild& operator=(const HostChild&) = delete;
 
   const std::vector<std::byte>& address() const { return address_; }
-  // kHostChildMemory bytes, filled with 77.
+  // Filled with 77.
   Window memory() const { return memory_; }
   pid_t process() const { return pid_; }
 

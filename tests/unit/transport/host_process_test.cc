@@ -1,6 +1,7 @@
 // The rail between processes of one host: peers that are killed and stopped.
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -49,12 +50,15 @@ TEST_CASE("host rail: two processes") {
 TEST_CASE("host rail: a peer that dies in the middle of a read, a write and messages") {
   HostNode node;
   const HostShared memory(node, kHostChildMemory);
-  HostChild child(HostChild::Role::kEcho, node, memory.window());
+  constexpr std::size_t kSize = 16 * kMiB;
+  HostChild child(HostChild::Role::kEcho, node, memory.window(), kSize);
   const pid_t process = child.process();
   const RailPeer peer = node.connect(child.address());
-  std::vector<std::byte> here(kHostChildMemory);
+  std::vector<std::byte> here(kSize);
   const auto first = node.read(peer, std::span(here).first(1), child.memory());
   REQUIRE(until([&] { return node.is_done(first); }, node));
+  child.signal(SIGSTOP);  // so that it does not answer
+  waitid(P_PID, static_cast<id_t>(child.process()), nullptr, WSTOPPED | WNOWAIT);
   const auto read = node.read(peer, here, child.memory());
   const auto write = node.write(peer, here, child.memory());
   const auto asked = node.read(peer, here, {0, child.memory().key + 1});
@@ -99,7 +103,8 @@ TEST_CASE("host rail: the death of a peer wakes who sleeps") {
   CHECK(!node.outcome(read));
 }
 
-TEST_CASE("host rail: a stopped peer's memory is read and written, its ring fills, and it goes on") {
+TEST_CASE(
+    "host rail: a stopped peer's memory is read and written, its ring fills, and it goes on") {
   HostNode node;
   const HostShared memory(node, kHostChildMemory);
   const HostChild child(HostChild::Role::kEcho, node, memory.window());
@@ -141,7 +146,7 @@ TEST_CASE("host rail: cycles of connecting and being killed leave nothing behind
     HostChild child(cycle % 2 == 0 ? HostChild::Role::kFlood : HostChild::Role::kEcho, node,
                     memory.window());
     const RailPeer peer = node.connect(child.address());
-    std::vector<std::byte> here(4 * kMiB);
+    std::vector<std::byte> here(kHostChildMemory);
     const auto read = node.read(peer, here, child.memory());
     const auto write = node.write(peer, here, child.memory());
     const std::string text(700, 'f');
@@ -166,53 +171,60 @@ TEST_CASE("host rail: cycles of connecting and being killed leave nothing behind
   CHECK(node.each_at_most_once());
 }
 
+// The middle one, in microseconds, and the best tenth.
+std::string microseconds(std::vector<double> seconds) {
+  std::ranges::sort(seconds);
+  return fmt::format("{:.2f} us (best tenth {:.2f})", seconds[seconds.size() / 2] * 1e6,
+                     seconds[seconds.size() / 10] * 1e6);
+}
+
 TEST_CASE("host rail figures" * doctest::skip()) {
+  constexpr std::size_t kSize = 128 * kMiB;
   HostNode node;
   const HostShared memory(node, kHostChildMemory);
-  const HostChild child(HostChild::Role::kEcho, node, memory.window());
+  const HostChild child(HostChild::Role::kSpin, node, memory.window(), kSize);
+  const HostChild sleeper(HostChild::Role::kEcho, node, memory.window());
   const RailPeer peer = node.connect(child.address());
-  const auto seconds = [](TimePoint from) { return seconds_between(from, MonotonicClock::now()); };
-  const auto median = [](std::vector<double> values) {
-    std::ranges::sort(values);
-    return values[values.size() / 2];
-  };
-  std::vector<double> trips;
-  for (int i = 0; i < 20000; ++i) {
+  const auto since = [](TimePoint from) { return seconds_between(from, MonotonicClock::now()); };
+  const auto round_trip = [&](RailPeer to, std::size_t bytes) {
     node.messages.clear();
+    const std::string text(bytes, 'x');
     const TimePoint start = MonotonicClock::now();
-    node.send(peer, std::string_view("0123456789012345678901234567890123456789012345678901234567890123"));
+    node.send(to, text);
     while (node.messages.empty()) node.poll();
-    trips.push_back(seconds(start));
+    return since(start);
+  };
+  for (const std::size_t bytes : {64, 1024, 8192}) {
+    std::vector<double> trips;
+    for (int i = 0; i < 20000; ++i) trips.push_back(round_trip(peer, bytes));
+    MESSAGE(fmt::format("round trip of {} B: {}", bytes, microseconds(trips)));
   }
-  MESSAGE("round trip, 64 B, us: " << median(trips) * 1e6);
-  HostMemory own = value_or_throw(HostMemory::make(kHostChildMemory, HostMemory::Kind::kShareable));
-  for (const std::size_t size : {4096 * std::size_t{1}, kMiB, 4 * kMiB}) {
+  const HostMemory own = value_or_throw(HostMemory::make(kSize, HostMemory::Kind::kShareable));
+  for (const std::size_t size : {std::size_t{4096}, kMiB, 4 * kMiB}) {
     for (const bool read : {true, false}) {
-      std::vector<double> rates;
-      for (int i = 0; i < 200; ++i) {
-        const std::size_t at = static_cast<std::size_t>(i) * size % kHostChildMemory;
+      std::vector<double> took;
+      for (std::size_t i = 0; i < 4 * kSize / (4 * kMiB); ++i) {
+        const std::size_t at = i * size % kSize;
         const TimePoint start = MonotonicClock::now();
         const Window window{at, child.memory().key};
         const auto ticket = read ? node.read(peer, own.bytes().subspan(at, size), window)
                                  : node.write(peer, own.bytes().subspan(at, size), window);
         while (!node.is_done(ticket)) node.poll();
-        rates.push_back(static_cast<double>(size) / seconds(start) / 1e9);
+        took.push_back(since(start));
       }
-      MESSAGE((read ? "read " : "write ") << size << " B, GB/s: " << median(rates));
+      std::ranges::sort(took);
+      MESSAGE(fmt::format("{} of {} B: {:.1f} GB/s, {}", read ? "read" : "write", size,
+                          static_cast<double>(size) / took[took.size() / 2] / 1e9,
+                          microseconds(took)));
     }
   }
-  std::vector<double> wakes;
+  std::vector<double> trips;
+  const RailPeer to_sleeper = node.connect(sleeper.address());
   for (int i = 0; i < 200; ++i) {
-    while (node.poll()) {
-    }
-    usleep(1000);  // so that the other side is asleep
-    node.messages.clear();
-    const TimePoint start = MonotonicClock::now();
-    node.send(peer, "x");
-    while (node.messages.empty()) node.poll();
-    wakes.push_back(seconds(start));
+    usleep(1000);
+    trips.push_back(round_trip(to_sleeper, 64));
   }
-  MESSAGE("round trip to a sleeper, us: " << median(wakes) * 1e6);
+  MESSAGE(fmt::format("round trip to one that sleeps: {}", microseconds(trips)));
 }
 
 TEST_SUITE_END();
