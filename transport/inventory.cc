@@ -1,5 +1,6 @@
 #include "transport/inventory.h"
 
+
 #include <algorithm>
 #include <cstring>
 
