@@ -1,6 +1,5 @@
 #include "transport/inventory.h"
 
-
 #include <algorithm>
 #include <cstring>
 

@@ -75,7 +75,8 @@ std::string pci_address_of(const fs::path& link) {
   fs::path path = fs::canonical(link, error);
   if (error) return "";
   for (; path.has_relative_path(); path = path.parent_path())
-    if (looks_like_pci(path.filename().string())) return normal_pci_address(path.filename().string());
+    if (looks_like_pci(path.filename().string()))
+      return normal_pci_address(path.filename().string());
   return "";
 }
 
@@ -87,16 +88,16 @@ std::vector<Interface> list_interfaces() {
   for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
     // An address may have a label of its own, "eth0:1".
     const std::string name(entry->ifa_name, std::strcspn(entry->ifa_name, ":"));
-    auto it = std::find_if(out.begin(), out.end(),
-                           [&](const Interface& i) { return i.name == name; });
+    auto it =
+        std::find_if(out.begin(), out.end(), [&](const Interface& i) { return i.name == name; });
     if (it == out.end()) it = out.insert(out.end(), Interface{.name = name});
     constexpr unsigned kRunning = IFF_UP | IFF_RUNNING;
     it->running = (entry->ifa_flags & kRunning) == kRunning;
     it->loopback = (entry->ifa_flags & IFF_LOOPBACK) != 0;
     if (entry->ifa_addr == nullptr) continue;
     if (entry->ifa_addr->sa_family == AF_PACKET)
-      it->infiniband = reinterpret_cast<const sockaddr_ll*>(entry->ifa_addr)->sll_hatype ==
-                       ARPHRD_INFINIBAND;
+      it->infiniband =
+          reinterpret_cast<const sockaddr_ll*>(entry->ifa_addr)->sll_hatype == ARPHRD_INFINIBAND;
     if (std::string text = numeric(entry->ifa_addr); !text.empty())
       it->addresses.push_back(std::move(text));
   }
@@ -107,20 +108,19 @@ std::vector<Nic> read_netdevs(const std::vector<Interface>& interfaces, const fs
   std::vector<Nic> out;
   for (const Interface& interface : interfaces) {
     const fs::path netdev = sysfs / "class/net" / interface.name;
-    out.push_back(
-        {.name = interface.name,
-         .driver = Family::kTcp,
-         .attachment = interface.loopback    ? Attachment::kLoopback
-                       : on_hardware(netdev) ? Attachment::kHardware
-                                             : Attachment::kVirtual,
-         .place = {.address = pci_address_of(netdev / "device")},
-         .ports = {{.number = 1,
-                    .state = interface.running ? PortState::kActive : PortState::kDown,
-                    .link_layer =
-                        interface.infiniband ? LinkLayer::kInfiniBand : LinkLayer::kEthernet,
-                    .rate_gbps = rate_gbps(netdev),
-                    .netdev = interface.name,
-                    .addresses = interface.addresses}}});
+    out.push_back({.name = interface.name,
+                   .driver = Family::kTcp,
+                   .attachment = interface.loopback    ? Attachment::kLoopback
+                                 : on_hardware(netdev) ? Attachment::kHardware
+                                                       : Attachment::kVirtual,
+                   .place = {.address = pci_address_of(netdev / "device")},
+                   .ports = {{.number = 1,
+                              .state = interface.running ? PortState::kActive : PortState::kDown,
+                              .link_layer = interface.infiniband ? LinkLayer::kInfiniBand
+                                                                 : LinkLayer::kEthernet,
+                              .rate_gbps = rate_gbps(netdev),
+                              .netdev = interface.name,
+                              .addresses = interface.addresses}}});
   }
   return out;
 }

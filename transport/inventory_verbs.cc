@@ -53,11 +53,11 @@ bool driven_by_efa(const fs::path& device) {
 std::vector<RdmaDevice> list_rdma_devices() {
   std::vector<RdmaDevice> out;
   int count = 0;
-  const std::unique_ptr<ibv_device*, void (*)(ibv_device**)> list(
-      ibv_get_device_list(&count),
-      [](ibv_device** p) {
-        if (p != nullptr) ibv_free_device_list(p);
-      });
+  const std::unique_ptr<ibv_device*, void (*)(ibv_device**)> list(ibv_get_device_list(&count),
+                                                                  [](ibv_device** p) {
+                                                                    if (p != nullptr)
+                                                                      ibv_free_device_list(p);
+                                                                  });
   for (int i = 0; list && i < count; ++i) {
     ibv_device* device = list.get()[i];
     RdmaDevice& found = out.emplace_back(RdmaDevice{.name = ibv_get_device_name(device)});
@@ -84,18 +84,17 @@ std::vector<Nic> read_rdma_nics(const std::vector<RdmaDevice>& devices, const fs
     std::error_code error;
     Nic nic{.name = found.name,
             .driver = efa ? Family::kEfa : Family::kVerbs,
-            .attachment = fs::exists(device / "device", error) ? Attachment::kHardware
-                                                               : Attachment::kVirtual,
+            .attachment =
+                fs::exists(device / "device", error) ? Attachment::kHardware : Attachment::kVirtual,
             .place = {.address = pci_address_of(device / "device")}};
     for (const RdmaPort& port : found.ports)
-      nic.ports.push_back(
-          {.number = port.number,
-           .state = port.active ? PortState::kActive : PortState::kDown,
-           .link_layer = efa             ? LinkLayer::kEfa
-                         : port.ethernet ? LinkLayer::kEthernet
-                                         : LinkLayer::kInfiniBand,
-           .rate_gbps = rate_gbps(device / fmt::format("ports/{}", port.number)),
-           .netdev = netdev_of(device, port.number)});
+      nic.ports.push_back({.number = port.number,
+                           .state = port.active ? PortState::kActive : PortState::kDown,
+                           .link_layer = efa             ? LinkLayer::kEfa
+                                         : port.ethernet ? LinkLayer::kEthernet
+                                                         : LinkLayer::kInfiniBand,
+                           .rate_gbps = rate_gbps(device / fmt::format("ports/{}", port.number)),
+                           .netdev = netdev_of(device, port.number)});
     out.push_back(std::move(nic));
   }
   return out;

@@ -327,7 +327,7 @@ NicChoice choose_all(const Topology& topology, const RailRequest& request) {
     const auto in = Selection(topology, family, left_out).usable();
     if (in.empty()) continue;
     for (const Nic& nic : topology.nics)
-      if (nic.driver > family && nic.attachment != Attachment::kLoopback)
+      if (nic.driver > family && nic.attachment == Attachment::kHardware)
         left_out.push_back({nic.name, fmt::format("reached by {} only, and the rails are {}",
                                                   to_string(nic.driver), to_string(family))});
     return finish(topology, family, in, std::move(left_out));

@@ -1,14 +1,18 @@
 // leeway-run: starts a job and watches it. DESIGN: "What a user types".
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <map>
 #include <string>
 #include <vector>
 
+#include "common/result.h"
 #include "scheduler/launcher/launch.h"
 #include "scheduler/launcher/options.h"
+#include "scheduler/launcher/programs.h"
 
 namespace {
 
@@ -22,11 +26,20 @@ std::map<std::string, std::string> read_environment() {
   return out;
 }
 
+// leeway-doctor is a program of its own: what it looks at is the transport's.
+[[noreturn]] void become_doctor(char** argv,
+                                const std::map<std::string, std::string>& environment) {
+  const std::string path = leeway::launcher::find_program("leeway-doctor", environment);
+  ::execv(path.c_str(), argv);
+  throw leeway::ConfigError(path + " could not be started: " + std::strerror(errno));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
     const auto environment = read_environment();
+    if (argc > 1 && std::strcmp(argv[1], "doctor") == 0) become_doctor(argv + 1, environment);
     const auto parsed = leeway::launcher::parse_options({argv + 1, argv + argc}, environment);
     if (parsed.plan) return leeway::launcher::launch(*parsed.plan, environment);
     std::fputs(parsed.text.c_str(), stdout);

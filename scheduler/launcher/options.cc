@@ -252,6 +252,7 @@ class Parser {
   Knobs run_, job_;
   CLI::App app_{
       "leeway-run [job.toml] [FLAGS] -- PROGRAM [ARGS...]\n"
+      "leeway-run doctor [FLAGS]     what this machine has, and what to change; doctor --help\n"
       "Starts a job (scheduler, servers, workers), watches it, leaves nothing behind."};
   std::string job_file_;
   std::deque<std::string> values_;  // of kFlags, in order; addresses stay
