@@ -53,6 +53,16 @@ TEST_CASE("F2: wrong flags and missing settings are one line and exit code 2") {
   }
 }
 
+TEST_CASE("leeway-run doctor is leeway-doctor: its output, its exit code") {
+  const CommandResult here = run_command({"leeway-run", "doctor", "--fabric", "tcp"});
+  CAPTURE(here.output);
+  CHECK(here.exit_code == 0);
+  CHECK(here.output.find("A job can run here") != std::string::npos);
+  const CommandResult wrong = run_command({"leeway-run", "doctor", "--topology", "/nowhere/x"});
+  CHECK(wrong.exit_code == 2);
+  CHECK(wrong.output.starts_with("leeway-doctor: /nowhere/x cannot be read"));
+}
+
 TEST_CASE("F2: a port in use is named") {
   const TakenPort taken;
   Job job;

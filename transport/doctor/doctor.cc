@@ -84,7 +84,8 @@ int run_doctor(const std::vector<std::string>& arguments, std::ostream& out, std
   Options options;
   std::string memory;
   CLI::App app(
-      "Shows what this machine has for moving bytes and which NICs a job would use, and checks what "
+      "Shows what this machine has for moving bytes and which NICs a job would use, and checks "
+      "what "
       "would stop or slow it.",
       "leeway-doctor");
   Knobs knobs;

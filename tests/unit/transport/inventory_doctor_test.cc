@@ -1,8 +1,8 @@
 // The checks on facts made up here, the readers of facts on file trees, and the program itself.
-#include <nlohmann/json.hpp>
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "tests/unit/transport/inventory_machines.h"
@@ -193,8 +193,9 @@ TEST_CASE("doctor: fork, where memory is pinned and the kernel does not copy suc
 TEST_CASE("doctor: how NICs reach GPU memory") {
   const Topology dgx = recorded("dgx_like");
   Facts facts = good();
-  CHECK(has(check_gpu_memory(facts, "verbs", dgx).found, "8 GPUs, NVIDIA driver 550.54.15 (open); "
-                                                         "NICs reach it (nvidia_peermem)"));
+  CHECK(has(check_gpu_memory(facts, "verbs", dgx).found,
+            "8 GPUs, NVIDIA driver 550.54.15 (open); "
+            "NICs reach it (nvidia_peermem)"));
   CHECK(check_gpu_memory(facts, "verbs", recorded("laptop")).found == "no GPU");
   facts.gpu.peer_module = "";
   CHECK(has(check_gpu_memory(facts, "efa", dgx).found, "(dmabuf)"));
@@ -216,7 +217,8 @@ TEST_CASE("doctor: how NICs reach GPU memory") {
 TEST_CASE("doctor: an old or empty libfabric is a problem; idle hardware a warning") {
   const Topology dgx = recorded("dgx_like");
   Facts facts = good();
-  CHECK(has(check_libfabric(facts.fabric, dgx).found, "1.17; verbs: verbs;ofi_rxm (mlx5_0, mlx5_3"));
+  CHECK(
+      has(check_libfabric(facts.fabric, dgx).found, "1.17; verbs: verbs;ofi_rxm (mlx5_0, mlx5_3"));
   facts.fabric.minor = 16;
   CHECK(check_libfabric(facts.fabric, dgx).level == Level::kProblem);
   facts.fabric = {.major = 2, .minor = 1, .offers = {{"tcp", "tcp", {"eno3"}}}};
@@ -233,7 +235,8 @@ TEST_CASE("doctor: NICs, and the family that the other checks go by") {
   const Topology p5 = recorded("p5_like");
   FabricFacts fabric = good().fabric;
   fabric.offers = {{"efa", "efa", {}}, {"tcp", "tcp;ofi_rxm", {"wlp2s0", "lo"}}};
-  for (const auto& rail : transport::choose_rails(p5, {})) fabric.offers[0].domains.push_back(rail.domain);
+  for (const auto& rail : transport::choose_rails(p5, {}))
+    fabric.offers[0].domains.push_back(rail.domain);
   const Finding all = check_nics({}, outcome(p5), fabric, p5);
   CHECK(all.level == Level::kOk);
   CHECK(has(all.found, "32 rails by efa: rdmap79s0, "));
@@ -268,8 +271,9 @@ TEST_CASE("doctor reads facts from the kernel's files") {
   CHECK(!has_capability(root.path(), 14));
   CHECK(read_gpu_facts(root.path(), "6.1.0").pci_p2pdma == Option::kUnknown);
 
-  root.file("proc/meminfo",
-            "MemTotal: 1 kB\nHugePages_Total:     512\nHugePages_Free:      500\nHugepagesize: 2048 kB");
+  root.file(
+      "proc/meminfo",
+      "MemTotal: 1 kB\nHugePages_Total:     512\nHugePages_Free:      500\nHugepagesize: 2048 kB");
   root.file("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never");
   const HugePageFacts pages = read_huge_pages(root.path());
   CHECK(pages.reserved == 512);
@@ -285,8 +289,7 @@ TEST_CASE("doctor reads facts from the kernel's files") {
   root.file("proc/driver/nvidia/version",
             "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15");
   root.file("sys/module/nvidia_peermem/refcnt", "0");
-  root.file("boot/config-6.1.0",
-            "CONFIG_PCI_P2PDMA=y\n# CONFIG_DMABUF_MOVE_NOTIFY is not set");
+  root.file("boot/config-6.1.0", "CONFIG_PCI_P2PDMA=y\n# CONFIG_DMABUF_MOVE_NOTIFY is not set");
   const GpuFacts gpu = read_gpu_facts(root.path(), "6.1.0");
   CHECK(gpu.driver == "550.54.15");
   CHECK(gpu.open_driver);
@@ -332,14 +335,10 @@ TEST_CASE("doctor: this machine can run a job by tcp; it can be recorded and sho
 
 TEST_CASE("doctor: what was typed wrong is one line and exit code 2") {
   const std::vector<std::vector<std::string>> wrong = {
-      {"--fabric", "rocket"},
-      {"--memory", "much"},
-      {"--topologie", "x"},
-      {"--topology", "/nowhere/x"},
-      {"--topology", "/"},
-      {"--topology", "/dev/zero"},
-      {"--record", "/nowhere/x"},
-      {"--record", "x", "--topology", topology_path("laptop")}};
+      {"--fabric", "rocket"},     {"--memory", "much"},
+      {"--topologie", "x"},       {"--topology", "/nowhere/x"},
+      {"--topology", "/"},        {"--topology", "/dev/zero"},
+      {"--record", "/nowhere/x"}, {"--record", "x", "--topology", topology_path("laptop")}};
   for (const auto& arguments : wrong) {
     const Run run = doctor(arguments);
     CAPTURE(run.err);
