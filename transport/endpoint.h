@@ -29,6 +29,7 @@ namespace leeway::transport {
 struct EndpointOptions {
   std::string fabric = "auto";     // auto | efa | verbs | tcp | shm
   std::string bind = "127.0.0.1";  // address to listen on (tcp, verbs)
+  std::uint16_t port = 0;          // there; 0 = any that is free
   std::uint32_t peers = 16;        // how many it will talk to: sizes queues, FI_UNIVERSE_SIZE
   std::string thread_name = "fabric";
   // Longest piece of a read or write that goes to the provider at once; longer ones go in several.

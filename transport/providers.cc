@@ -113,12 +113,14 @@ bool accepted(const ProviderTraits& traits, const fi_info& info) {
 }
 
 // The first that fi_getinfo offers under one of the family's names, or null.
-Info look_for(const ProviderTraits& traits, const std::string& bind) {
+Info look_for(const ProviderTraits& traits, const std::string& bind, std::uint16_t port = 0) {
   for (const std::string_view name : traits.names) {
     const Info hints = hints_for(traits, name);
     fi_info* found = nullptr;
     const char* node = traits.binds_to_ip && !bind.empty() ? bind.c_str() : nullptr;
-    if (fi_getinfo(kFabricVersion, node, nullptr, node != nullptr ? FI_SOURCE : 0, hints.get(),
+    const std::string service = std::to_string(port);
+    const char* listen = node != nullptr && port != 0 ? service.c_str() : nullptr;
+    if (fi_getinfo(kFabricVersion, node, listen, node != nullptr ? FI_SOURCE : 0, hints.get(),
                    &found) != 0)
       continue;
     const Info all(found);
@@ -169,7 +171,7 @@ Choice choose_provider(const EndpointOptions& options) {
   const KeepSignals keep;
   for (const ProviderTraits* traits : wanted) set_parameters(*traits, options.peers);
   for (const ProviderTraits* traits : wanted)
-    if (Info info = look_for(*traits, bind)) return {traits, std::move(info)};
+    if (Info info = look_for(*traits, bind, options.port)) return {traits, std::move(info)};
   throw ConfigError(
       fmt::format("fabric {}: libfabric {}.{} offers no such device here (found: {}); {}",
                   options.fabric, FI_MAJOR(fi_version()), FI_MINOR(fi_version()), what_is_there(),
