@@ -26,6 +26,7 @@ constexpr milliseconds kPoll{500};
 constexpr milliseconds kPlainProgress{5000};
 // A start that fails at once is told in one line, so what members say is held back for so long.
 constexpr milliseconds kQuietStart{3000};
+constexpr std::size_t kMostHeld = 1 << 19;
 
 SupervisorCore::Config core_config(const LaunchPlan& plan, int attempt) {
   SupervisorCore::Config config{.servers = plan.run.servers,
@@ -154,6 +155,7 @@ class Attempt {
     for (const auto& [pid, child] : children_)
       for (const Fd* fd : {&child.process.out, &child.process.err})
         if (*fd) fds.push_back({fd->get(), POLLIN, 0});
+    for (const pollfd& output : context_.terminal.waits()) fds.push_back(output);
     int timeout = -1;
     const TimePoint next = core_.next_deadline();
     if (next != TimePoint::max()) {
@@ -314,7 +316,9 @@ class Attempt {
 
   void print(LogMultiplexer::Stream stream, std::string text) {
     if (quiet_) {
+      held_bytes_ += text.size();
       held_.emplace_back(stream, std::move(text));
+      if (held_bytes_ > kMostHeld) end_quiet();
     } else if (stream == LogMultiplexer::Stream::kOut) {
       context_.terminal.line(text);
     } else {
@@ -376,6 +380,7 @@ class Attempt {
   bool quiet_ = true;
   const TimePoint quiet_until_ = MonotonicClock::now() + kQuietStart;
   std::vector<std::pair<LogMultiplexer::Stream, std::string>> held_;  // while quiet_
+  std::size_t held_bytes_ = 0;
   TimePoint shown_at_{};
   std::optional<JobSnapshot> shown_;
 };

@@ -20,6 +20,7 @@ namespace leeway::launcher {
 namespace {
 
 constexpr int kInterrupted = 130;
+constexpr milliseconds kInterruptedOutput{100};
 
 // Blocked in this process and every thread that it makes, read from the descriptor.
 Fd open_signals() {
@@ -123,6 +124,9 @@ class Run {
                                        failure_line(*result.failure), context_.log_dir));
     }
     if (!plan_.run.summary.empty()) write_summary(summary_, plan_.run.summary);
+    // Whoever pressed Ctrl-C does not wait for a pager.
+    terminal_.drain(signals_.get(),
+                    result.interrupted ? std::optional(kInterruptedOutput) : std::nullopt);
     return result.ok ? 0 : result.interrupted ? kInterrupted : 1;
   }
 

@@ -153,6 +153,26 @@ TEST_CASE("M3: Ctrl-C ends everything within two seconds, whatever the phase") {
   }
 }
 
+TEST_CASE("M3: a reader that stands still stops neither the job nor a Ctrl-C") {
+  const auto started = std::chrono::steady_clock::now();
+  Job job;
+  job.program({"/bin/sh", "-c", "while :; do echo many words that nobody reads; done"});
+  job.start();
+  job.wait_for("[worker.0] ");
+  job.stop_reading();
+  const auto log = job.directory() / "logs" / "worker.0.log";
+  const auto enough = std::filesystem::file_size(log) + (4 << 20);  // more than any pipe holds
+  const auto deadline = std::chrono::steady_clock::now() + seconds(30);
+  while (std::filesystem::file_size(log) < enough && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  CHECK(std::filesystem::file_size(log) >= enough);
+  const std::chrono::duration<double> pressed = std::chrono::steady_clock::now() - started;
+  job.kill_member("leeway-run", SIGINT);
+  const JobResult& result = job.finish(seconds(10));
+  CHECK(result.seconds - pressed.count() < 2.5);
+  CHECK(result.exit_code == 130);
+}
+
 TEST_CASE("leeway-run killed with -9 leaves no process") {
   Job job;
   job.servers(2).workers(2).program({"/bin/sh", "-c", "sleep 300 & sleep 300"});

@@ -152,6 +152,11 @@ Job::~Job() {
     for (pid_t pid : left) ::kill(pid, SIGKILL);
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
+  {
+    const std::lock_guard lock(mutex_);
+    reads_ = true;
+    changed_.notify_all();
+  }
   if (reader_.joinable()) reader_.join();
   if (output_fd_ >= 0) ::close(output_fd_);
 }
@@ -196,17 +201,23 @@ void Job::read_output() {
   while (true) {
     const ssize_t got = ::read(output_fd_, buffer, sizeof buffer);
     if (got < 0 && errno == EINTR) continue;
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     if (got > 0) output_.append(buffer, static_cast<std::size_t>(got));
     if (got <= 0) closed_ = true;
     changed_.notify_all();
     if (got <= 0) return;
+    changed_.wait(lock, [this] { return reads_; });
   }
 }
 
 std::string Job::output() const {
   const std::lock_guard lock(mutex_);
   return output_;
+}
+
+void Job::stop_reading() {
+  const std::lock_guard lock(mutex_);
+  reads_ = false;
 }
 
 void Job::give_up(const std::string& why) {

@@ -80,6 +80,8 @@ class Job {
   // Until the output holds `text`.
   void wait_for(const std::string& text, seconds limit = seconds(60));
   std::string output() const;
+  // As a pager that stands still; ends with this object.
+  void stop_reading();
   // "HOST:PORT", once it serves.
   std::string scheduler_address();
   const std::string& token() const noexcept { return token_; }
@@ -112,6 +114,7 @@ class Job {
   std::condition_variable changed_;
   std::string output_;   // guarded by mutex_
   bool closed_ = false;  // guarded by mutex_: nobody holds the pipe any more
+  bool reads_ = true;    // guarded by mutex_
   std::thread reader_;
   std::optional<JobResult> result_;
 };
