@@ -1,4 +1,5 @@
 // leeway-run: starts a job and watches it. DESIGN: "What a user types".
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -34,9 +35,18 @@ std::map<std::string, std::string> read_environment() {
   throw leeway::ConfigError(path + " could not be started: " + std::strerror(errno));
 }
 
+// Started with closed standard streams, what is opened first would become them, and a child's
+// streams would be wired over its other descriptors.
+void fill_standard_streams() {
+  int fd = ::open("/dev/null", O_RDWR);
+  while (fd >= 0 && fd <= STDERR_FILENO) fd = ::open("/dev/null", O_RDWR);
+  if (fd >= 0) ::close(fd);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  fill_standard_streams();
   try {
     const auto environment = read_environment();
     if (argc > 1 && std::strcmp(argv[1], "doctor") == 0) become_doctor(argv + 1, environment);

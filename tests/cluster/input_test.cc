@@ -88,8 +88,17 @@ TEST_CASE("a missing data directory is named") {
   job.workers(2).program({"fashion_mnist", "--data", "/nowhere/at/all"});
   const JobResult& result = job.run(seconds(20));
   CHECK_MESSAGE(result.exit_code == 1, result.output);
-  CHECK_MESSAGE(result.summary.reason.find("/nowhere/at/all") != std::string::npos,
+  CHECK_MESSAGE(result.summary.reason.find(": no data set in /nowhere/at/all") != std::string::npos,
                 result.summary.reason);
+}
+
+TEST_CASE("leeway-run needs no standard streams") {
+  Job job;
+  job.servers(2).workers(2).program({"small_worker", "--steps", "3"});
+  job.closed_streams().start();
+  const JobResult& result = job.finish(seconds(30));
+  CHECK(result.exit_code == 0);
+  CHECK_MESSAGE(result.summary.result == "ok", result.summary.reason);
 }
 
 TEST_CASE("M8: a worker with another token, or of another size of job, is refused with the cause") {

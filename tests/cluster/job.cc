@@ -183,6 +183,11 @@ Job& Job::environment(std::string name, std::string value) {
   return *this;
 }
 
+Job& Job::closed_streams() {
+  closed_streams_ = true;
+  return *this;
+}
+
 void Job::start() {
   std::vector<std::string> command = {"leeway-run", "--log-dir", (directory() / "logs").string(),
                                       "--summary", (directory() / "summary.json").string()};
@@ -190,6 +195,10 @@ void Job::start() {
   if (!program_.empty()) {
     command.emplace_back("--");
     command.insert(command.end(), program_.begin(), program_.end());
+  }
+  if (closed_streams_) {
+    command.front() = find_program(command.front());
+    command.insert(command.begin(), {"/bin/sh", "-c", "exec \"$0\" \"$@\" <&- >&- 2>&-"});
   }
   started_ = Clock::now();
   std::tie(pid_, output_fd_) = spawn(command, environment_);

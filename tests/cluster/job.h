@@ -75,6 +75,7 @@ class Job {
   Job& checkpoints(const std::filesystem::path& directory);
   Job& program(std::vector<std::string> command);
   Job& environment(std::string name, std::string value);
+  Job& closed_streams();  // starts leeway-run with descriptors 0, 1 and 2 closed
 
   void start();
   // Until the output holds `text`.
@@ -107,6 +108,7 @@ class Job {
   std::vector<std::string> flags_;
   std::vector<std::string> program_;
   std::map<std::string, std::string> environment_;
+  bool closed_streams_ = false;
   pid_t pid_ = -1;
   int output_fd_ = -1;
   std::chrono::steady_clock::time_point started_;
