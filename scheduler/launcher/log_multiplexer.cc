@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -76,6 +77,12 @@ LogMultiplexer::LogMultiplexer(std::filesystem::path directory, Show show, Warn 
   if (error)
     throw ConfigError(fmt::format("log directory {} cannot be made: {} (--log-dir names another)",
                                   directory_.string(), error.message()));
+  lock_ = Fd(::open(directory_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  // Some file systems lock no directories: then nothing is known of others.
+  if (lock_ && ::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+    throw ConfigError(
+        fmt::format("log directory {} is in use by another leeway-run (--log-dir names another)",
+                    directory_.string()));
 }
 
 void LogMultiplexer::open(const std::string& who) {

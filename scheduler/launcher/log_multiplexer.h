@@ -41,7 +41,8 @@ class LogMultiplexer {
   using Show = std::function<void(const std::string& who, Stream stream, std::string_view line)>;
   using Warn = std::function<void(const std::string& text)>;
 
-  // Files WHO.log in `directory`, which is made when missing (throws ConfigError).
+  // Files WHO.log in `directory`, which is made when missing, and which no other leeway-run uses as
+  // long as this lives (throws ConfigError).
   LogMultiplexer(std::filesystem::path directory, Show show, Warn warn);
 
   // A new process of this name: its output is appended.
@@ -63,6 +64,7 @@ class LogMultiplexer {
   void write_file(const std::string& who, Source& source, std::string_view bytes);
 
   const std::filesystem::path directory_;
+  Fd lock_;
   const Show show_;
   const Warn warn_;
   std::map<std::string, Source> sources_;

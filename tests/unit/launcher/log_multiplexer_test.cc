@@ -6,6 +6,7 @@
 #include <sstream>
 #include <vector>
 
+#include "common/result.h"
 #include "tests/unit/launcher/scratch.h"
 
 namespace leeway::launcher {
@@ -47,6 +48,22 @@ TEST_CASE("control bytes never reach the terminal as such") {
   CHECK(printable(std::string_view("a\tb\x1b[2J\0c\r", 10)) == "a\tb\\x1b[2J\\x00c");
   CHECK(printable("progress\r") == "progress");
   CHECK(printable("Grüße") == "Grüße");
+}
+
+TEST_CASE("a log directory has one job at a time") {
+  const Scratch scratch;
+  const std::string directory = (scratch.path() / "logs").string();
+  const auto show = [](const std::string&, LogMultiplexer::Stream, std::string_view) {};
+  const auto warn = [](const std::string&) {};
+  {
+    const LogMultiplexer first(directory, show, warn);
+    CHECK_THROWS_WITH_AS(LogMultiplexer(directory, show, warn),
+                         ("log directory " + directory +
+                          " is in use by another leeway-run (--log-dir names another)")
+                             .c_str(),
+                         ConfigError);
+  }
+  CHECK_NOTHROW(LogMultiplexer(directory, show, warn));
 }
 
 TEST_CASE("files hold the bytes as they came; the shown lines are named") {
