@@ -42,7 +42,6 @@ void train(const FashionMnistFlags& flags) {
   options.settings["learning_rate"] = fmt::format("{}", flags.learning_rate);
   if (flags.seed) options.settings["seed"] = fmt::format("{}", *flags.seed);
   const auto session = leeway::worker::Session::from_environment(options);
-  leeway::log::start(fmt::format("worker.{}", session->rank()));
 
   // One worker measures at the end, and finds now whether it can.
   std::optional<FashionMnist> test;
@@ -112,6 +111,7 @@ void train(const FashionMnistFlags& flags) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  leeway::log::start("fashion_mnist");  // the session puts the worker's name in its place
   const auto parsed = leeway::examples::parse_fashion_mnist_flags(argc, argv);
   if (const auto* goodbye = std::get_if<leeway::examples::Goodbye>(&parsed)) {
     std::fputs(goodbye->text.c_str(), goodbye->exit_code == 0 ? stdout : stderr);
