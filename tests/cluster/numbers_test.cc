@@ -42,13 +42,24 @@ const JobResult& succeed(Job& job) {
 TEST_SUITE_BEGIN("cluster");
 
 TEST_CASE("N2: NaN from step 0 stops at the smallest scale and never touches the weights") {
+  const TemporaryDirectory at_start, at_end;
+  {
+    Job job;
+    plain(job, 2, 2).checkpoints(at_start.path());
+    job.program({"small_worker", "--steps", "0", "--initial", "3"});
+    succeed(job);
+  }
   Job job;
-  plain(job, 2, 2).set("loss_scale_initial", "256");
-  job.program({"small_worker", "--steps", "1000", "--nan-at", "0", "--initial", "3"});
+  plain(job, 2, 2).set("loss_scale_initial", "65536").checkpoints(at_end.path());
+  job.set("checkpoint_every", "4");
+  job.program(
+      {"small_worker", "--steps", "1000", "--step-ms", "50", "--nan-at", "0", "--initial", "3"});
   const JobResult& result = job.run();
   CHECK_MESSAGE(result.exit_code == 1, result.output);
   CHECK_MESSAGE(result.summary.reason.find("scale") != std::string::npos, result.summary.reason);
   CHECK(distinct(said(result.output, "first")).size() == 1);
+  REQUIRE(!result.summary.last_checkpoint.empty());  // taken after steps that were skipped
+  CHECK(checkpoint_digest(at_end.path()) == checkpoint_digest(at_start.path()));
 }
 
 TEST_CASE("N3: the loss scale does not change the result") {
@@ -112,7 +123,7 @@ TEST_CASE("C2: workers with different seeds and a late rank 0 pull the same firs
   // At staleness 0 no clock is applied before everybody has computed on the first weights.
   plain(job, 2, 3).flag("--update", "per_clock");
   job.program({"small_worker", "--steps", "3", "--seed-by-rank", "1", "--late-rank", "0",
-               "--late-seconds", "2"});
+               "--late-seconds", "10"});
   const JobResult& result = succeed(job);
   const auto firsts = said(result.output, "first");
   CHECK(firsts.size() == 3);
