@@ -302,6 +302,9 @@ TEST_CASE("doctor: a recorded machine's choice, in text and in JSON") {
   const Run text = doctor({"--topology", topology_path("dgx_like")});
   CHECK(text.status == 0);
   CHECK(has(text.out, "Rails (fabric auto: verbs)"));
+  CHECK(has(text.out,
+            "  mlx5_1   verbs  0000:29:00.0  node 0  active  ethernet    200 Gbit/s  "
+            "enp41s0f0np0   10.2.0.17\n"));
   CHECK(has(text.out, "mlx5_1  ethernet, and the rails are infiniband"));
   CHECK(has(text.out, "0000:c3:00.0  mlx5_9   same switch"));
   CHECK(!has(text.out, "Checks"));
