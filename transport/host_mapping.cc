@@ -42,11 +42,12 @@ Result<HostMapping> HostMapping::map(int descriptor, std::size_t size) {
   if (size == 0) return mapping;
   mapping.prepared_.resize((size + kBlock - 1) / kBlock);
   void* mapped = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
-  if (mapped == MAP_FAILED)
-    return fail(Code::kResourceExhausted,
-                fmt::format("mapping {} bytes of a peer's memory: {}; raise `ulimit -v` or "
-                            "vm.max_map_count",
-                            size, std::strerror(errno)));
+  if (mapped == MAP_FAILED) {
+    const int error = errno;
+    return fail(error == ENOMEM ? Code::kResourceExhausted : Code::kRefused,
+                fmt::format("mapping {} bytes of a peer's memory: {}{}", size, std::strerror(error),
+                            error == ENOMEM ? "; raise `ulimit -v` or vm.max_map_count" : ""));
+  }
   mapping.data_ = static_cast<std::byte*>(mapped);
   return mapping;
 }

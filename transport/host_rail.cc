@@ -38,8 +38,9 @@ constexpr std::uint32_t kMegabits = 100'000;
 constexpr std::uint64_t kListenerTag = 1;
 constexpr std::uint64_t kRegistryTag = 2;
 
-// While messages keep coming the sockets have to be looked at now and then.
-constexpr unsigned kPollsWithoutSockets = 16;
+// A look at the sockets is a system call, which can cost more than a message; beside a copy it
+// costs nothing.
+constexpr unsigned kPollsForOneLook = 8;
 constexpr int kNewcomersAtOnce = 64;
 
 class HostRegistration final : public Registration {
@@ -155,7 +156,8 @@ void HostRail::line_up(std::uint64_t id, const HostSender& sender) {
 
 bool HostRail::poll(RailUser& user) {
   bool busy = read_messages(user);
-  if (!busy || look_soon_ || ++polls_ % kPollsWithoutSockets == 0) busy |= look_at_sockets();
+  if (look_soon_ || !copying_.empty() || ++polls_ % kPollsForOneLook == 0)
+    busy |= look_at_sockets();
   busy |= copy_slice();
   busy |= finish(user);
   return busy;
@@ -245,7 +247,7 @@ bool HostRail::copy_slice() {
     copying_.pop_front();
     HostSender* const sender = find(id);
     if (sender == nullptr || !sender->copying()) continue;  // gone since
-    sender->copy();
+    sender->copy_slice();
     line_up(id, *sender);
     return true;
   }

@@ -40,7 +40,7 @@ RingWriter::RingWriter(HostMapping mapping) noexcept
 
 bool RingWriter::has_room(std::size_t bytes, std::memory_order order) noexcept {
   const std::uint64_t head = header_->head.load(order);
-  broken_ = tail_ - head > kRingRoom;
+  broken_ = head - head_ > tail_ - head_;  // it only grows, and not beyond what is there
   if (broken_) return false;
   head_ = head;
   return kRingRoom - (tail_ - head_) >= bytes;

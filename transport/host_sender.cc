@@ -13,6 +13,8 @@ namespace {
 
 // At 13 GB/s a message waits 40 us for it.
 constexpr std::size_t kSlice = std::size_t{512} << 10;
+// Shorter ones are copied when they are posted.
+constexpr std::size_t kAtOnce = std::size_t{16} << 10;
 // Of one look at a socket.
 constexpr int kPacketsAtOnce = 64;
 
@@ -136,24 +138,32 @@ void HostSender::ready(Transfer transfer) {
                           transfer.local.size, transfer.remote.address, bytes, name_, process_))});
     return;
   }
-  ready_.push_back(std::move(transfer));
+  if (transfer.local.size > kAtOnce)
+    ready_.push_back(std::move(transfer));
+  else
+    finished_.push_back({transfer.ticket, copy(transfer)});
 }
 
-void HostSender::copy() {
-  Transfer& transfer = ready_.front();
+Status HostSender::copy(Transfer& transfer) {
   HostMapping& mapping = transfer.memory->mapping;
   const std::size_t offset = transfer.remote.address + transfer.copied;
   const std::size_t size = std::min(kSlice, transfer.local.size - transfer.copied);
-  Status status = mapping.prepare(offset, size);
-  if (status && size != 0) {
-    std::byte* const here = transfer.local.data + transfer.copied;
-    std::byte* const there = mapping.data() + offset;
-    if (transfer.direction == Direction::kRead)
-      std::memcpy(here, there, size);
-    else
-      std::memcpy(there, here, size);
-    transfer.copied += size;
-  }
+  if (size == 0) return {};
+  auto prepared = mapping.prepare(offset, size);
+  if (!prepared) return prepared;
+  std::byte* const here = transfer.local.data + transfer.copied;
+  std::byte* const there = mapping.data() + offset;
+  if (transfer.direction == Direction::kRead)
+    std::memcpy(here, there, size);
+  else
+    std::memcpy(there, here, size);
+  transfer.copied += size;
+  return {};
+}
+
+void HostSender::copy_slice() {
+  Transfer& transfer = ready_.front();
+  Status status = copy(transfer);
   if (status && transfer.copied < transfer.local.size) return;
   finished_.push_back({transfer.ticket, std::move(status)});
   ready_.pop_front();

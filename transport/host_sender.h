@@ -51,7 +51,7 @@ class HostSender {
 
   bool copying() const noexcept { return !ready_.empty(); }
   // The next kSlice bytes of the oldest transfer whose memory is mapped.
-  void copy();
+  void copy_slice();
 
   // Finishes every ticket with that.
   void give_up(Code code, const std::string& why);
@@ -76,7 +76,9 @@ class HostSender {
   HostSender(std::string name, RingWriter ring, FileDescriptor ring_descriptor, HostSocket socket,
              std::vector<FinishedTicket>& finished);
   void ask(std::uint64_t key);
+  // Its memory is known: takes its place in the line.
   void ready(Transfer transfer);
+  static Status copy(Transfer& transfer);  // the next kSlice bytes of it
   // False: the peer said what it may not say.
   bool took(const HostPacket& packet, FileDescriptor attached);
   void given(const HostPacket& packet, const FileDescriptor& attached);

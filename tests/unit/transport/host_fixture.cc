@@ -67,6 +67,16 @@ bool readable(const HostNode& node, std::chrono::milliseconds longest) {
   return ::poll(&watched, 1, static_cast<int>(longest.count())) == 1;
 }
 
+void settle(HostNode& node) {
+  while (true) {
+    while (node.poll()) {
+    }
+    if (!node.rail->arm()) continue;
+    if (!readable(node, milliseconds(0))) return;
+    node.rail->disarm();
+  }
+}
+
 void fill(std::span<std::byte> bytes, std::uint64_t seed) {
   for (std::size_t i = 0; i < bytes.size(); ++i)
     bytes[i] = static_cast<std::byte>((i * 0x9e3779b97f4a7c15 + seed * 0x632be59bd9b4e019) >> 56);

@@ -82,6 +82,9 @@ bool until(Condition condition, Nodes&... nodes) {
 // Waits until the rail's descriptor is readable, or so long.
 bool readable(const HostNode& node, std::chrono::milliseconds longest = kHostPatience);
 
+// Polls until there is nothing left to do, and arms the rail.
+void settle(HostNode& node);
+
 void fill(std::span<std::byte> bytes, std::uint64_t seed);
 bool filled(std::span<const std::byte> bytes, std::uint64_t seed);
 std::size_t open_descriptors();

@@ -89,13 +89,7 @@ TEST_CASE("host rail: the death of a peer wakes who sleeps") {
   child.signal(SIGSTOP);
   std::byte here{};
   const auto read = node.read(peer, {&here, 1}, {0, 12345});  // waits for an answer
-  while (node.poll() || !node.rail->arm()) {
-  }
-  if (readable(node, milliseconds(50))) {  // its greeting of us, when that was late
-    node.rail->disarm();
-    while (node.poll() || !node.rail->arm()) {
-    }
-  }
+  settle(node);
   child.kill();
   CHECK(readable(node));
   node.rail->disarm();
@@ -125,8 +119,7 @@ TEST_CASE(
          Rail::Post::kTaken)
     ++taken;
   CHECK(taken > 20);
-  while (node.poll() || !node.rail->arm()) {
-  }
+  settle(node);
   child.signal(SIGCONT);
   CHECK(readable(node));
   REQUIRE(until([&] { return node.messages.size() == taken; }, node));

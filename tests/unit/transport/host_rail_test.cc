@@ -90,9 +90,7 @@ TEST_CASE("host rail: a full ring says so, and who made room wakes the sender") 
   while (*a.rail->send(to_b, std::as_bytes(std::span(text)), a.new_ticket()) == Rail::Post::kTaken)
     ++taken;
   CHECK(taken == 31);  // 256 KiB of 8,200 bytes each
-  while (a.poll()) {
-  }
-  REQUIRE(a.rail->arm());
+  settle(a);
   CHECK(!readable(a, milliseconds(20)));
   CHECK(until([&] { return b.messages.size() == taken; }, b));
   CHECK(readable(a));
@@ -106,19 +104,15 @@ TEST_CASE("host rail: who sleeps is woken by the first message") {
   const RailPeer to_b = a.connect(b);
   a.send(to_b, "hello");
   REQUIRE(until([&] { return b.messages.size() == 1; }, a, b));
-  while (b.poll()) {
-  }
-  REQUIRE(b.rail->arm());
+  settle(b);
   CHECK(!readable(b, milliseconds(20)));
   a.send(to_b, "wake up");
   CHECK(readable(b));
   b.rail->disarm();
   CHECK(b.poll());
   CHECK(b.messages.size() == 2);
-  while (b.poll()) {
-  }
   // And nothing is left that would keep it awake.
-  REQUIRE(b.rail->arm());
+  settle(b);
   CHECK(!readable(b, milliseconds(20)));
   // What came before arm() is seen by it.
   b.rail->disarm();
@@ -148,26 +142,19 @@ TEST_CASE("host rail: what is under way keeps its own rail awake") {
 TEST_CASE("host rail: a newcomer and a question for a memory wake whom they need") {
   HostNode a, b;
   const HostShared memory(b, 100);
-  while (b.poll()) {
-  }
-  REQUIRE(b.rail->arm());
+  settle(b);
   CHECK(!readable(b, milliseconds(20)));
   const RailPeer to_b = a.connect(b);
   CHECK(readable(b));
-  while (b.poll()) {
-  }
-  REQUIRE(b.rail->arm());
+  settle(b);
   CHECK(!readable(b, milliseconds(20)));
   std::byte here{};
   a.read(to_b, {&here, 1}, memory.window());
   CHECK(readable(b));
   b.rail->disarm();
-  while (a.poll()) {
-  }
-  REQUIRE(a.rail->arm());
+  settle(a);
   CHECK(!readable(a, milliseconds(20)));
-  while (b.poll()) {
-  }
+  settle(b);
   CHECK(readable(a));
 }
 
@@ -257,9 +244,7 @@ TEST_CASE("host rail: memory that was retired stays for what is under way, and t
   fill(memory->bytes(), 5);
   const Window window = memory->window();
   const auto read = a.read(to_b, here, window);
-  while (!a.rail->arm()) {  // until the answer is what it waits for
-    a.poll();
-  }
+  settle(a);
   a.rail->disarm();
   REQUIRE(until([&] { return shared_mappings() == before + 4; }, a, b));
   REQUIRE(!a.is_done(read));
