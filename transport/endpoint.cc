@@ -47,9 +47,10 @@ void Endpoint::Impl::open_objects(const EndpointOptions& options) {
   fi_info& info = *domain_->info;
   const auto check = [&](ssize_t error, const char* what) {
     if (error != 0)
-      throw ConfigError(fmt::format("fabric {}: {} of provider {} failed: {}", traits.family, what,
-                                    info.fabric_attr->prov_name,
-                                    fi_strerror(static_cast<int>(-error))));
+      throw ConfigError(fmt::format("fabric {}: {} of provider {} failed: {}{}", traits.family,
+                                    what, info.fabric_attr->prov_name,
+                                    fi_strerror(static_cast<int>(-error)),
+                                    locked_memory_hint(traits, error)));
   };
 
   fi_cq_attr queue_attributes{};

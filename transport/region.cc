@@ -65,11 +65,21 @@ std::string locked_memory_problem(std::size_t bytes, std::size_t locked, std::ui
       bytes, in_kib(locked), in_kib(limit));
 }
 
+std::string locked_memory_hint(const ProviderTraits& traits, std::int64_t error) {
+  const std::uint64_t limit = memlock_limit();
+  if (!traits.pins_memory || error != -FI_ENOMEM || limit == RLIM_INFINITY) return {};
+  return fmt::format(
+      " (it locks memory, and `ulimit -l` is {}; raise it: `ulimit -l unlimited`, "
+      "LimitMEMLOCK=infinity for a service)",
+      in_kib(limit));
+}
+
 Domain::Domain(Choice choice) : traits(choice.traits), info(std::move(choice.info)) {
   const auto check = [&](int error, const char* what) {
     if (error != 0)
-      throw ConfigError(fmt::format("fabric {}: {} of provider {} failed: {}", traits->family, what,
-                                    info->fabric_attr->prov_name, fi_strerror(-error)));
+      throw ConfigError(fmt::format("fabric {}: {} of provider {} failed: {}{}", traits->family,
+                                    what, info->fabric_attr->prov_name, fi_strerror(-error),
+                                    locked_memory_hint(*traits, error)));
   };
   fid_fabric* new_fabric = nullptr;
   check(fi_fabric(info->fabric_attr, &new_fabric, nullptr), "fi_fabric");

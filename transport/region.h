@@ -65,4 +65,9 @@ class Region {
 std::string locked_memory_problem(std::size_t bytes, std::size_t locked, std::uint64_t limit,
                                   bool privileged);
 
+// What to add to an error of a provider (negative, as libfabric returns it): the limit and the
+// remedy when it may be that the provider's own buffers and queues could not be locked, else
+// nothing.
+std::string locked_memory_hint(const ProviderTraits& traits, std::int64_t error);
+
 }  // namespace leeway::transport
