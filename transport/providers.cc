@@ -34,6 +34,7 @@ constexpr std::array kTable = {
                    .binds_to_ip = false,
                    .sized_by_peers = false,
                    .rxm_queue = 0,
+                   .rxm_shared_receives = 0,
                    .delivery = Delivery::kAsked,
                    .inject_sized_messages = false,
                    .lingers = false,
@@ -47,6 +48,7 @@ constexpr std::array kTable = {
                    .binds_to_ip = true,
                    .sized_by_peers = true,
                    .rxm_queue = 64,
+                   .rxm_shared_receives = 256,
                    .delivery = Delivery::kAlways,
                    .inject_sized_messages = false,
                    .lingers = false,
@@ -62,6 +64,7 @@ constexpr std::array kTable = {
                    .binds_to_ip = true,
                    .sized_by_peers = false,
                    .rxm_queue = 64,
+                   .rxm_shared_receives = 0,
                    .delivery = Delivery::kAsked,
                    .inject_sized_messages = false,
                    .lingers = false,
@@ -75,6 +78,7 @@ constexpr std::array kTable = {
                    .binds_to_ip = false,
                    .sized_by_peers = false,
                    .rxm_queue = 0,
+                   .rxm_shared_receives = 0,
                    .delivery = Delivery::kByKernel,
                    .inject_sized_messages = true,
                    .lingers = true,
@@ -135,10 +139,14 @@ void set_parameters(const ProviderTraits& traits, std::uint32_t peers) {
   const auto set = [](const char* name, std::size_t value) {
     setenv(name, std::to_string(value).c_str(), 0);
   };
+  // Memory is registered once and for long. A cache would keep it registered, and open to peers who
+  // know its key, after it was given up.
+  if (traits.pins_memory) set("FI_MR_CACHE_MAX_COUNT", 0);
   if (traits.sized_by_peers) set("FI_UNIVERSE_SIZE", std::max(peers, 2u));
   if (traits.rxm_queue == 0) return;
   set("FI_OFI_RXM_MSG_TX_SIZE", traits.rxm_queue);
-  set("FI_OFI_RXM_MSG_RX_SIZE", traits.rxm_queue);
+  set("FI_OFI_RXM_MSG_RX_SIZE", std::max(traits.rxm_queue, traits.rxm_shared_receives));
+  if (traits.rxm_shared_receives != 0) set("FI_OFI_RXM_USE_SRX", 1);
 }
 
 std::string what_is_there() {
