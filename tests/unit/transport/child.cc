@@ -13,7 +13,7 @@
 namespace leeway::transport::testing {
 namespace {
 
-constexpr char kRole[] = "LEEWAY_TRANSPORT_TEST_CHILD";  // "FD FABRIC stay|leave"
+constexpr char kRole[] = "LEEWAY_TRANSPORT_TEST_CHILD";  // "FD FABRIC stay|leave|speak"
 
 void put(int fd, const void* data, std::size_t size) {
   REQUIRE(::write(fd, data, size) == static_cast<ssize_t>(size));
@@ -41,7 +41,7 @@ std::vector<std::byte> get_bytes(int fd) {
 
 }  // namespace
 
-Child::Child(const std::string& fabric, const Node& parent, bool leave_at_once) {
+Child::Child(const std::string& fabric, const Node& parent, Leaves leaves) {
   int pair[2];
   if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0) throw std::runtime_error("socketpair");
   pipe_ = pair[0];
@@ -49,7 +49,9 @@ Child::Child(const std::string& fabric, const Node& parent, bool leave_at_once) 
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addclose(&actions, pair[0]);
   const std::string role = std::string(kRole) + "=" + std::to_string(pair[1]) + " " + fabric + " " +
-                           (leave_at_once ? "leave" : "stay");
+                           (leaves == Leaves::kWhenTold ? "stay"
+                            : leaves == Leaves::kAtOnce ? "leave"
+                                                        : "speak");
   std::vector<char*> environment;
   for (char** entry = environ; *entry != nullptr; ++entry) environment.push_back(*entry);
   environment.push_back(const_cast<char*>(role.c_str()));
@@ -102,21 +104,24 @@ TEST_CASE("child" * doctest::skip()) {
   // Before the endpoint, whose thread uses them until it is closed.
   std::promise<void> greeted;
   Peer peer;
-  const auto endpoint = Endpoint::open({.fabric = fabric});
+  const bool leave = std::string_view(until) == "leave", speak = std::string_view(until) == "speak";
+  const auto endpoint = Endpoint::open({.fabric = fabric, .bind = bind_address()});
   const RegisteredMemory memory = value_or_throw(endpoint->allocate(kChildMemory, Access::kPeers));
   fill(memory, 77);
   endpoint->start(
       [&](std::span<const std::byte> message) { endpoint->send(peer, message, soon()); });
   endpoint->post([&] {
     peer = value_or_throw(endpoint->connect(parent));
-    endpoint->send(peer, std::as_bytes(std::span("hello", 5)), soon(),
-                   [&](Outcome) { greeted.set_value(); });
+    const auto text = std::as_bytes(std::span("hello", 5));
+    for (int left = speak ? kLastWords : 1; left > 1; --left)
+      endpoint->send(peer, text, soon(), nullptr);
+    endpoint->send(peer, text, soon(), [&](Outcome) { greeted.set_value(); });
   });
   put_bytes(fd, endpoint->info().address);
   const std::uint64_t where[] = {memory.remote()->front().address, memory.remote()->front().key};
   put(fd, where, sizeof where);
-  if (std::string_view(until) == "leave") {
-    greeted.get_future().wait_for(std::chrono::milliseconds(300));
+  if (leave || speak) {
+    greeted.get_future().wait_for(speak ? kPatience : std::chrono::milliseconds(300));
     return;
   }
   char nothing = 0;

@@ -16,11 +16,15 @@
 namespace leeway::transport::testing {
 
 inline constexpr std::size_t kChildMemory = std::size_t{4} << 20;
+inline constexpr int kLastWords = 8;
 
 class Child {
  public:
-  // `leave_at_once`: it exits, closing everything, as soon as its hello is on the way.
-  Child(const std::string& fabric, const Node& parent, bool leave_at_once = false);
+  // When it exits, closing everything.
+  enum class Leaves { kWhenTold, kAtOnce, kAfterLastWords };
+  // At once: as soon as its hello is on the way, or could not be for a moment. After its last
+  // words: when kLastWords hellos have gone.
+  Child(const std::string& fabric, const Node& parent, Leaves leaves = Leaves::kWhenTold);
   ~Child();  // ends it gently when nobody killed it
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;

@@ -2,17 +2,33 @@
 
 #include <dirent.h>
 
+#include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <random>
+#include <sstream>
 
 namespace leeway::transport::testing {
 
-Node::Node(const std::string& fabric, std::size_t max_transfer) {
+std::vector<std::string> fabrics() {
+  const char* chosen = std::getenv("TEST_FABRICS");
+  std::istringstream names(chosen != nullptr ? chosen : "tcp shm");
+  return {std::istream_iterator<std::string>(names), {}};
+}
+
+std::string bind_address() {
+  const char* chosen = std::getenv("TEST_BIND");
+  return chosen != nullptr ? chosen : EndpointOptions{}.bind;
+}
+
+Node::Node(const std::string& fabric, std::size_t max_transfer, Task also) {
   EndpointOptions options;
   options.fabric = fabric;
+  options.bind = bind_address();
   options.max_transfer = max_transfer;
   endpoint = Endpoint::open(options);
-  endpoint->start([this](std::span<const std::byte> message) {
+  endpoint->start([this, also = std::move(also)](std::span<const std::byte> message) {
+    if (also) also();
     const std::lock_guard lock(mutex_);
     messages_.emplace_back(reinterpret_cast<const char*>(message.data()), message.size());
     came_.notify_all();

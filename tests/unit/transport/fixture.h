@@ -20,10 +20,18 @@ inline constexpr auto kPatience = std::chrono::seconds(20);
 
 inline TimePoint soon() { return MonotonicClock::now() + kPatience; }
 
+// The fabrics that tests of every fabric run on: TEST_FABRICS ("verbs", "tcp shm"), else the
+// two that every machine has.
+std::vector<std::string> fabrics();
+// Where endpoints of tests bind: TEST_BIND, else the loopback address.
+std::string bind_address();
+
 // An endpoint that keeps what it receives.
 class Node {
  public:
-  explicit Node(const std::string& fabric, std::size_t max_transfer = std::size_t{1} << 30);
+  // `also` is run by the endpoint's thread for each message, before it counts as received.
+  explicit Node(const std::string& fabric, std::size_t max_transfer = std::size_t{1} << 30,
+                Task also = nullptr);
 
   // Runs `body` on the endpoint's thread and waits for what it returns.
   template <typename F>

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <csignal>
+#include <utility>
 
 #include "tests/unit/transport/child.h"
 #include "transport/shm_cleanup.h"
@@ -15,12 +16,10 @@ namespace {
 using namespace testing;
 using std::chrono::milliseconds;
 
-const char* const kFabrics[] = {"tcp", "shm"};
-
 }  // namespace
 
 TEST_CASE("messages, reads and writes between processes") {
-  for (const std::string fabric : kFabrics) {
+  for (const std::string& fabric : fabrics()) {
     CAPTURE(fabric);
     Node node(fabric);
     Child child(fabric, node);
@@ -43,7 +42,7 @@ TEST_CASE("messages, reads and writes between processes") {
 TEST_CASE(
     "T5: a peer killed with -9 costs its operations their deadline, and nobody else anything") {
   constexpr int kCount = 20;
-  for (const std::string fabric : kFabrics) {
+  for (const std::string& fabric : fabrics()) {
     CAPTURE(fabric);
     Node node(fabric);
     Child dying(fabric, node), living(fabric, node);
@@ -104,7 +103,7 @@ TEST_CASE("a peer that leaves before we look at it harms nothing") {
     block.get_future().wait();
   });
   blocked.get_future().wait();
-  Child child("tcp", node, true);
+  Child child("tcp", node, Child::Leaves::kAtOnce);
   CHECK(child.wait() == 0);
   const auto address = child.address();
   block.set_value();
@@ -115,12 +114,32 @@ TEST_CASE("a peer that leaves before we look at it harms nothing") {
   CHECK(node.send(node.connect(next.address()), "you").status.has_value());
 }
 
+// The end of the connection and what came over it before are seen in one go.
+TEST_CASE("the last words of a peer that has left are heard, and harm nothing") {
+  for (const std::string& fabric : fabrics()) {
+    CAPTURE(fabric);
+    std::promise<void> left;
+    bool first = true;
+    Node node(fabric, EndpointOptions{}.max_transfer, [&] {
+      if (std::exchange(first, false)) left.get_future().wait_for(kPatience);
+    });
+    {
+      Child child(fabric, node, Child::Leaves::kAfterLastWords);
+      CHECK(child.wait() == 0);
+    }
+    left.set_value();
+    CHECK(node.has_received(1));
+    Child next(fabric, node);
+    CHECK(node.send(node.connect(next.address()), "you").status.has_value());
+  }
+}
+
 TEST_CASE("peers come and go") {
-  for (const std::string fabric : kFabrics) {
+  for (const std::string& fabric : fabrics()) {
     CAPTURE(fabric);
     Node node(fabric);
     for (int i = 0; i < 2; ++i) {
-      Child child(fabric, node, true);
+      Child child(fabric, node, Child::Leaves::kAtOnce);
       CHECK(child.wait() == 0);
       const Peer gone = node.connect(child.address());
       const Outcome outcome =
