@@ -45,8 +45,8 @@ struct ProviderTraits {
   // touches buffers for all of them at once: its own choice costs 90 MB and a second an endpoint.
   std::size_t rxm_queue;
   // Under rxm: one queue of so many receives for all connections; 0 leaves that to rxm. With a
-  // queue for each connection libfabric 1.17 (2.4 too) crashes when a peer leaves whose messages
-  // have come but are not read yet: it closes the connection and then posts a receive to it.
+  // queue for each, libfabric 1.17 was seen to crash when a peer left: it closed the connection,
+  // found a message of it still unread, and posted the buffer to the connection again.
   std::size_t rxm_shared_receives;
   Delivery delivery;
   // Messages no longer than the provider's inject size. A longer one waits for the peer's answer,
