@@ -1,6 +1,7 @@
 #include "kernels/optimizer.h"
 
 #include <cmath>
+#include <vector>
 
 #include "common/result.h"
 #include "kernels/cpu_kernels.h"
@@ -36,7 +37,7 @@ void publish_element(const UpdatePlan& plan, std::size_t i, float w) {
 }
 
 template <Optimizer kOptimizer>
-void update_all(const UpdatePlan& plan) {
+void update_all(const UpdatePlan& plan, bool publish) {
   float unused = 0.0f;
   for (std::size_t i = 0; i < plan.elements; ++i) {
     float g = 0.0f;
@@ -46,20 +47,26 @@ void update_all(const UpdatePlan& plan) {
     float& v = state_arrays(kOptimizer) > 1 ? plan.v[i] : unused;
     const float w = step_element<kOptimizer>(plan, g, plan.master[i], m, v);
     plan.master[i] = w;
-    if (plan.publish != nullptr) publish_element(plan, i, w);
+    if (publish && plan.publish != nullptr) publish_element(plan, i, w);
   }
 }
 
 }  // namespace
 
-void scalar::update(const UpdatePlan& plan) {
-  switch (plan.optimizer) {
-    case Optimizer::kSgd:
-      return update_all<Optimizer::kSgd>(plan);
-    case Optimizer::kMomentum:
-      return update_all<Optimizer::kMomentum>(plan);
-    case Optimizer::kAdam:
-      return update_all<Optimizer::kAdam>(plan);
+void scalar::update(const UpdatePlan* plans, std::size_t count) {
+  for (std::size_t n = 0; n < count; ++n) {
+    const bool last = n + 1 == count;
+    switch (plans[n].optimizer) {
+      case Optimizer::kSgd:
+        update_all<Optimizer::kSgd>(plans[n], last);
+        break;
+      case Optimizer::kMomentum:
+        update_all<Optimizer::kMomentum>(plans[n], last);
+        break;
+      case Optimizer::kAdam:
+        update_all<Optimizer::kAdam>(plans[n], last);
+        break;
+    }
   }
 }
 
@@ -94,8 +101,11 @@ UpdatePlan plan_update(Optimizer optimizer, const Hyper& hyper, const UpdateArgs
   return plan;
 }
 
-void update(Optimizer optimizer, const Hyper& hyper, const UpdateArgs& args) {
-  cpu_kernels().update(plan_update(optimizer, hyper, args));
+void update(Optimizer optimizer, const Hyper& hyper, std::span<const UpdateArgs> updates) {
+  std::vector<UpdatePlan> plans;
+  plans.reserve(updates.size());
+  for (const UpdateArgs& args : updates) plans.push_back(plan_update(optimizer, hyper, args));
+  cpu_kernels().update(plans.data(), plans.size());
 }
 
 }  // namespace leeway::kernels

@@ -65,6 +65,8 @@ struct UpdateArgs {
   std::uint64_t step = 1;  // updates that this partition has had, this one included
 };
 
-void update(Optimizer optimizer, const Hyper& hyper, const UpdateArgs& args);
+// These updates one after the other, with the bits of as many passes, in one pass over memory. All
+// are of the same arrays; what the last one leaves is published.
+void update(Optimizer optimizer, const Hyper& hyper, std::span<const UpdateArgs> updates);
 
 }  // namespace leeway::kernels

@@ -1,8 +1,8 @@
 // The vector version of kernels/optimizer.h, over the vector type V. Included by simd.h alone.
 //
 // One pass over memory, in blocks that stay in the first-level cache: the gradients of a block are
-// summed into a buffer there, one gradient after the other, then the block is updated and
-// published.
+// summed into a buffer there, one gradient after the other, then the block is updated, by each
+// update in turn, and published. A single FP16 gradient needs no buffer.
 #pragma once
 
 #include "kernels/cpu_kernels.h"
@@ -113,7 +113,7 @@ class Step {
 };
 
 // Fewer than a vector's elements, through padded copies.
-template <typename V, Optimizer kOptimizer>
+template <typename V, Optimizer kOptimizer, bool kPublish>
 void update_partial(const UpdatePlan& plan, const Step<V, kOptimizer>& step, const float* sums,
                     std::size_t at, std::size_t count) {
   constexpr int kStates = state_arrays(kOptimizer);
@@ -126,7 +126,7 @@ void update_partial(const UpdatePlan& plan, const Step<V, kOptimizer>& step, con
   w.copy_to(plan.master + at, count);
   if constexpr (kStates > 0) m.copy_to(plan.m + at, count);
   if constexpr (kStates > 1) v.copy_to(plan.v + at, count);
-  if (plan.publish == nullptr) return;
+  if constexpr (!kPublish) return;
   Padded<V, float> published;  // room for either size
   publish_vector<V, false>(reinterpret_cast<std::byte*>(published.values), plan.publish_dtype, 0,
                            updated);
@@ -138,51 +138,71 @@ template <typename V, Optimizer kOptimizer, bool kPublish, bool kStream>
 void update_block(const UpdatePlan& plan, const Step<V, kOptimizer>& step, std::size_t at,
                   std::size_t count) {
   alignas(64) float sums[kUpdateBlock];
-  add_gradient<V, true>(plan.gradients[0], at, count, sums);
-  for (std::size_t n = 1; n < plan.gradient_count; ++n)
-    add_gradient<V, false>(plan.gradients[n], at, count, sums);
+  const Gradient& first = plan.gradients[0];
+  const bool single = plan.gradient_count == 1 && first.dtype == Dtype::kF16;
+  const auto run = [&](auto gradient_at) {
+    std::size_t i = 0;
+    for (; i + V::kWidth <= count; i += V::kWidth) {
+      const std::size_t k = at + i;
+      const auto updated = step(gradient_at(i), plan.master + k, plan.m + k, plan.v + k);
+      if constexpr (kPublish)
+        publish_vector<V, kStream>(plan.publish, plan.publish_dtype, k, updated);
+    }
+    return i;
+  };
   std::size_t i = 0;
-  for (; i + V::kWidth <= count; i += V::kWidth) {
-    const std::size_t k = at + i;
-    const auto updated = step(V::load(sums + i), plan.master + k, plan.m + k, plan.v + k);
-    if constexpr (kPublish)
-      publish_vector<V, kStream>(plan.publish, plan.publish_dtype, k, updated);
+  if (single) {
+    const auto scale = V::set(first.inverse_scale);
+    i = run([&](std::size_t k) {
+      return V::set(0.0f) + load_gradient<V, Dtype::kF16>(first.data, at + k) * scale;
+    });
+    if (i < count) add_gradient<V, true>(first, at + i, count - i, sums + i);
+  } else {
+    add_gradient<V, true>(first, at, count, sums);
+    for (std::size_t n = 1; n < plan.gradient_count; ++n)
+      add_gradient<V, false>(plan.gradients[n], at, count, sums);
+    i = run([&](std::size_t k) { return V::load(sums + k); });
   }
-  if (i < count) update_partial<V, kOptimizer>(plan, step, sums + i, at + i, count - i);
+  if (i < count) update_partial<V, kOptimizer, kPublish>(plan, step, sums + i, at + i, count - i);
 }
 
 template <typename V, Optimizer kOptimizer>
-void update_all(const UpdatePlan& plan) {
-  const Step<V, kOptimizer> step(plan);
+void update_all(const UpdatePlan* plans, std::size_t updates) {
+  const UpdatePlan& plan = plans[0];
   const std::size_t publish_bytes = plan.publish_dtype == Dtype::kF32 ? 4 : 2;
   const bool streams = plan.publish != nullptr && plan.elements * publish_bytes >= kStreamBytes;
-  auto block = plan.publish == nullptr ? update_block<V, kOptimizer, false, false>
-               : streams               ? update_block<V, kOptimizer, true, true>
-                                       : update_block<V, kOptimizer, true, false>;
+  const auto silent = update_block<V, kOptimizer, false, false>;
+  const auto last = plan.publish == nullptr ? silent
+                    : streams               ? update_block<V, kOptimizer, true, true>
+                                            : update_block<V, kOptimizer, true, false>;
+  const auto block = [&](std::size_t from, std::size_t count) {
+    for (std::size_t n = 0; n < updates; ++n)
+      (n + 1 < updates ? silent : last)(plans[n], Step<V, kOptimizer>(plans[n]), from, count);
+  };
   std::size_t at = 0;
   if (streams) {
     const std::size_t head = elements_to_alignment<V>(plan.publish, publish_bytes, plan.elements);
-    if (head > 0) block(plan, step, 0, head);
+    if (head > 0) block(0, head);
     at = head;
   }
   while (at < plan.elements) {
     const std::size_t left = plan.elements - at;
     const std::size_t count = left < kUpdateBlock ? left : kUpdateBlock;
-    block(plan, step, at, count);
+    block(at, count);
     at += count;
   }
   if (streams) V::fence();
 }
 
 template <typename V>
-void update(const UpdatePlan& plan) {
-  switch (plan.optimizer) {
+void update(const UpdatePlan* plans, std::size_t count) {
+  switch (plans[0].optimizer) {
     case Optimizer::kSgd:
-      return update_all<V, Optimizer::kSgd>(plan);
+      return update_all<V, Optimizer::kSgd>(plans, count);
     case Optimizer::kMomentum:
-      return update_all<V, Optimizer::kMomentum>(plan);
+      return update_all<V, Optimizer::kMomentum>(plans, count);
     case Optimizer::kAdam:
-      return update_all<V, Optimizer::kAdam>(plan);
+      return update_all<V, Optimizer::kAdam>(plans, count);
   }
 }
 

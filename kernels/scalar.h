@@ -10,7 +10,7 @@ namespace leeway::kernels::scalar {
 bool scale_to_half(const float* in, std::size_t elements, float scale, Half* out);
 void narrow(const float* in, std::size_t elements, Dtype dtype, std::byte* out);
 void widen(const std::byte* in, std::size_t elements, Dtype dtype, float* out);
-void update(const UpdatePlan& plan);
+void update(const UpdatePlan* plans, std::size_t count);
 void bias_activation(std::int64_t rows, std::int64_t columns, const float* z, const Half* bias,
                      bool relu, Half* out);
 void relu_backward(std::int64_t elements, const float* da, const Half* activation, Half* dz);

@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <optional>
 #include <utility>
 
 #include "common/log.h"
@@ -9,9 +10,9 @@
 namespace leeway::server {
 
 CheckpointWriter::CheckpointWriter(const std::string& checkpoint_dir, ServerId server,
-                                   std::vector<PartitionId> partitions, Callbacks callbacks)
+                                   std::vector<CheckpointPart> parts, Callbacks callbacks)
     : checkpoint_dir_(checkpoint_dir),
-      partitions_(std::move(partitions)),
+      parts_(std::move(parts)),
       callbacks_(std::move(callbacks)),
       store_(value_or_throw(storage::ShardStore::open(checkpoint_dir, server))),
       thread_([this](const std::stop_token& stop) {
@@ -51,16 +52,8 @@ void CheckpointWriter::loop(const std::stop_token& stop) {
 Result<WrittenShard> CheckpointWriter::write_one(Snapshot& snapshot, const std::stop_token& stop) {
   auto writer = store_->begin(snapshot.id(), snapshot.bytes());
   if (!writer) return tl::unexpected(writer.error());
-  for (LocalPartition p = 0; p < snapshot.partitions(); ++p) {
-    if (stop.stop_requested()) return fail(Code::kCancelled, "the server is stopping");
-    const auto arrays = snapshot.acquire(p);
-    Status added;
-    for (std::size_t kind = 0; kind < arrays.size() && added; ++kind)
-      added = (*writer)->add(partitions_[p], static_cast<storage::ArrayKind>(kind), arrays[kind]);
-    snapshot.release(p);
-    if (!added) return tl::unexpected(added.error());
-    callbacks_.released();
-  }
+  if (Status written = write_parts(**writer, snapshot, stop); !written)
+    return tl::unexpected(written.error());
   WrittenShard shard{.id = snapshot.id(), .updates = snapshot.updates()};
   for (const auto& [id, worker] : snapshot.workers()) {
     if (Status added = (*writer)->add_worker(id.value(), {worker.clock, worker.state}); !added)
@@ -72,6 +65,41 @@ Result<WrittenShard> CheckpointWriter::write_one(Snapshot& snapshot, const std::
   shard.digest = std::move(finished->digest);
   shard.bytes = finished->bytes;
   return shard;
+}
+
+// In the order of ids, which is the store's. Members of one bundle may lie far apart in it, and an
+// update must not wait for all of them: they are copied at the first.
+Status CheckpointWriter::write_parts(storage::ShardWriter& writer, Snapshot& snapshot,
+                                     const std::stop_token& stop) {
+  std::optional<LocalPartition> copied;
+  std::vector<std::vector<float>> copies;  // of the arrays of that bundle
+  for (const CheckpointPart& part : parts_) {
+    if (stop.stop_requested()) return fail(Code::kCancelled, "the server is stopping");
+    std::vector<std::span<const float>> arrays;
+    const auto release = [&] {
+      snapshot.release(part.bundle);
+      callbacks_.released();
+    };
+    if (part.shared) {
+      if (copied != part.bundle) {
+        copies.clear();
+        for (const auto array : snapshot.acquire(part.bundle))
+          copies.emplace_back(array.begin(), array.end());
+        copied = part.bundle;
+        release();
+      }
+      arrays.assign(copies.begin(), copies.end());
+    } else {
+      arrays = snapshot.acquire(part.bundle);
+    }
+    Status added;
+    for (std::size_t kind = 0; kind < arrays.size() && added; ++kind)
+      added = writer.add(part.id, static_cast<storage::ArrayKind>(kind),
+                         arrays[kind].subspan(part.offset, part.elements));
+    if (!part.shared) release();
+    if (!added) return added;
+  }
+  return {};
 }
 
 // Shards of checkpoints that the scheduler has forgotten meanwhile; this one it does not know yet.

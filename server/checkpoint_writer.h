@@ -29,16 +29,24 @@ struct WrittenShard {
   std::map<WorkerId, std::vector<std::byte>> worker_states;
 };
 
+// Where a partition of the shard lies in the bundle that it is updated with.
+struct CheckpointPart {
+  PartitionId id;
+  LocalPartition bundle = 0;
+  std::uint64_t offset = 0, elements = 0;
+  bool shared = false;  // with other partitions
+};
+
 class CheckpointWriter {
  public:
   struct Callbacks {
     std::function<void()> released;  // a partition was written: who waits may try again
     std::function<void(const std::string& id, Result<WrittenShard>)> done;
   };
-  // `partitions`: the job's ids of the shard's partitions. Throws ConfigError when the store cannot
-  // be opened.
+  // `parts`: the shard's partitions, ids ascending. Throws ConfigError when the store cannot be
+  // opened.
   CheckpointWriter(const std::string& checkpoint_dir, ServerId server,
-                   std::vector<PartitionId> partitions, Callbacks callbacks);
+                   std::vector<CheckpointPart> parts, Callbacks callbacks);
   ~CheckpointWriter();
 
   void write(std::shared_ptr<Snapshot> snapshot);
@@ -46,10 +54,11 @@ class CheckpointWriter {
  private:
   void loop(const std::stop_token& stop);
   Result<WrittenShard> write_one(Snapshot& snapshot, const std::stop_token& stop);
+  Status write_parts(storage::ShardWriter& writer, Snapshot& snapshot, const std::stop_token& stop);
   void prune(const std::string& newest);
 
   const std::string checkpoint_dir_;
-  const std::vector<PartitionId> partitions_;
+  const std::vector<CheckpointPart> parts_;
   const Callbacks callbacks_;
   std::unique_ptr<storage::ShardStore> store_;
   std::mutex mutex_;

@@ -128,7 +128,8 @@ void Consistency::start_read(StepId step, OpenStep& open, LocalPartition partiti
 }
 
 void Consistency::push_entry(const Sender& sender, WorkerState& worker, const transport::Push& push,
-                             const transport::Push::Entry& entry, TimePoint now, Effects& effects) {
+                             const transport::Push::Entry& entry,
+                             std::span<const std::byte> inlined, TimePoint now, Effects& effects) {
   const WorkerId id(sender.id);
   const auto found = local_.find(entry.partition);
   if (found == local_.end())
@@ -163,27 +164,47 @@ void Consistency::push_entry(const Sender& sender, WorkerState& worker, const tr
     return;
   }
   if (payload != OpenStep::Payload::kAbsent) return;  // on its way
-  payload = OpenStep::Payload::kOffered;
   ++open.offered;
   open.offers[partition] = {{push.memory, entry.offset}, entry.bytes};
   open.scales[partition] = entry.scale;
-  if (entry.initial) return;  // advance() reads it when it is this worker's turn
-  if (open.slab)
-    start_read(step, open, partition, false, effects);
-  else if (open.offered == 1)
+  if (!entry.initial && !open.slab && open.offered == 1) {
     slabs_.wait(id, open);
+    admit(effects);
+  }
+  payload = OpenStep::Payload::kOffered;
+  // Without a slab it is read later, also when it came along. advance() reads initial values when
+  // it is this worker's turn.
+  if (entry.initial || !open.slab) return;
+  if (!entry.inlined) return start_read(step, open, partition, false, effects);
+  effects.emplace_back(StorePayload{partition, *open.slab, {inlined.begin(), inlined.end()}});
+  payload_taken(step, worker, open, partition, effects);
 }
 
 Effects Consistency::push(const Sender& sender, const transport::Push& push, TimePoint now) {
   Effects effects;
   WorkerState* worker = check(sender, effects);
   if (worker == nullptr) return effects;
+  std::span<const std::byte> payload = push.payload;
   for (const transport::Push::Entry& entry : push.entries) {
-    push_entry(sender, *worker, push, entry, now, effects);
+    const auto inlined = payload.first(entry.inlined ? entry.bytes : 0);
+    payload = payload.subspan(inlined.size());
+    push_entry(sender, *worker, push, entry, inlined, now, effects);
     if (worker->barred) break;
   }
   advance(effects);
   return effects;
+}
+
+void Consistency::payload_taken(StepId step, WorkerState& worker, OpenStep& open,
+                                LocalPartition partition, Effects& effects) {
+  open.payloads[partition] = OpenStep::Payload::kTaken;
+  ++open.taken;
+  if (!open.ending) {
+    effects.emplace_back(SendTaken{step, config_.partitions[partition].id});
+  } else if (whole(&open) && worker.live() && !worker.barred) {
+    effects.emplace_back(SendCommitted{step, open.ending->ending});  // and all of it is taken
+    close(step.worker, worker, true, std::move(open.ending->worker_state));
+  }
 }
 
 Effects Consistency::read_done(const ReadPayload& read, bool ok, bool released,
@@ -213,9 +234,7 @@ Effects Consistency::read_done(const ReadPayload& read, bool ok, bool released,
     OpenStep& open = *slot;
     --open.reading;
     if (ok) {
-      open.payloads[read.partition] = OpenStep::Payload::kTaken;
-      ++open.taken;
-      effects.emplace_back(SendTaken{read.step, config_.partitions[read.partition].id});
+      payload_taken(read.step, worker, open, read.partition, effects);
     } else {
       // It stays "reading": nothing repeats the read of a worker that was given up.
       if (worker.live() && !worker.barred)
@@ -265,7 +284,8 @@ Effects Consistency::initial_published() {
   return effects;
 }
 
-void Consistency::close(WorkerState& worker, bool committed, std::vector<std::byte> state) {
+void Consistency::close(WorkerId id, WorkerState& worker, bool committed,
+                        std::vector<std::byte> state) {
   EndedStep step{.clock = worker.ended, .committed = committed, .worker_state = std::move(state)};
   if (worker.open) {
     if (committed) {
@@ -276,12 +296,14 @@ void Consistency::close(WorkerState& worker, bool committed, std::vector<std::by
     }
     worker.open.reset();
   }
+  if (!config_.per_clock) queue_.push_back({id, step.clock});
   worker.steps.push_back(std::move(step));
   worker.ended = worker.ended.next();
   worker.last_abandoned = !committed;
 }
 
-Effects Consistency::end_step(const Sender& sender, const transport::Commit& commit) {
+Effects Consistency::end_step(const Sender& sender, const transport::Commit& commit,
+                              TimePoint now) {
   Effects effects;
   WorkerState* worker = check(sender, effects);
   if (worker == nullptr) return effects;
@@ -300,6 +322,11 @@ Effects Consistency::end_step(const Sender& sender, const transport::Commit& com
   const bool committed = commit.ending == Ending::kCommit;
   const OpenStep* open = worker->open ? &*worker->open : nullptr;
   const bool early = committed ? !whole(open) : open != nullptr && open->offered != open->taken;
+  if (commit.clock == worker->ended && initialized_ && early && committed && config_.only_server) {
+    OpenStep& waiting = open_step(worker->open, commit.clock, now);
+    if (!waiting.ending) waiting.ending = commit;
+    return effects;
+  }
   if (commit.clock > worker->ended || !initialized_ || early) {
     violation(sender,
               fmt::format("worker.{} ends step {} {}", sender.id, commit.clock.value(),
@@ -308,8 +335,7 @@ Effects Consistency::end_step(const Sender& sender, const transport::Commit& com
               effects);
     return effects;
   }
-  close(*worker, committed, commit.worker_state);
-  if (!config_.per_clock) queue_.push_back({id, worker->steps.back().clock});
+  close(id, *worker, committed, commit.worker_state);
   effects.emplace_back(SendCommitted{{id, commit.clock}, commit.ending});
   advance(effects);
   return effects;
@@ -351,15 +377,17 @@ Effects Consistency::pull(const Sender& sender, const transport::Pull& pull, Tim
                                .request = pull.request,
                                .bound = bound,
                                .total = pull.total,
-                               .since = now};
+                               .since = now,
+                               .named = std::vector<bool>(config_.partitions.size())};
   for (const transport::Pull::Entry& entry : pull.entries) {
     const auto found = local_.find(entry.partition);
     if (found == local_.end()) {
       bad(fmt::format("partition {} is not on this server", entry.partition.value()));
       return effects;
     }
-    worker->pull->entries.insert_or_assign(
-        found->second, AnswerPull::Entry{found->second, entry.have, {pull.memory, entry.offset}});
+    if (worker->pull->named[found->second]) continue;  // this message came before
+    worker->pull->named[found->second] = true;
+    worker->pull->entries.push_back({found->second, entry.have, {pull.memory, entry.offset}});
   }
   if (worker->pull->entries.size() > worker->pull->total) {
     bad(fmt::format("pull {} names more partitions than it announced", pull.request));

@@ -51,6 +51,9 @@ struct CoreConfig {
   std::uint32_t slabs = 1;
   // With fewer left, steps could wait for ever; one for each worker that may ask is always enough.
   std::uint32_t minimal_slabs = 1;
+  // The job's only one: a step is atomic here without the workers' help, so its COMMIT may come
+  // before its payloads.
+  bool only_server = false;
   bool initialized = false;  // restored: no initial values to wait for
   std::vector<Partition> partitions;
   std::map<WorkerId, Worker> workers;
@@ -71,7 +74,7 @@ class Consistency {
 
   // Messages.
   Effects push(const transport::Sender& sender, const transport::Push& push, TimePoint now);
-  Effects end_step(const transport::Sender& sender, const transport::Commit& commit);
+  Effects end_step(const transport::Sender& sender, const transport::Commit& commit, TimePoint now);
   Effects pull(const transport::Sender& sender, const transport::Pull& pull, TimePoint now);
 
   // Completions of effects. `released`: the provider will not touch the memory any more.
@@ -107,14 +110,17 @@ class Consistency {
   void give_up(WorkerId id);
 
   void push_entry(const transport::Sender& sender, WorkerState& worker, const transport::Push& push,
-                  const transport::Push::Entry& entry, TimePoint now, Effects& effects);
+                  const transport::Push::Entry& entry, std::span<const std::byte> inlined,
+                  TimePoint now, Effects& effects);
   // Why the entry cannot be taken, or "".
   std::string entry_error(const transport::Push::Entry& entry, LocalPartition partition) const;
   OpenStep& open_step(std::optional<OpenStep>& slot, Clock clock, TimePoint now);
   void start_read(StepId step, OpenStep& open, LocalPartition partition, bool initial,
                   Effects& effects);
+  void payload_taken(StepId step, WorkerState& worker, OpenStep& open, LocalPartition partition,
+                     Effects& effects);
   void end_initial(const transport::Sender& sender, WorkerState& worker, Effects& effects);
-  void close(WorkerState& worker, bool committed, std::vector<std::byte> state);
+  void close(WorkerId id, WorkerState& worker, bool committed, std::vector<std::byte> state);
   bool whole(const OpenStep* open) const;
 
   void settle(WorkerId id, WorkerState& worker, const WorkerNews& news, Effects& effects);
@@ -126,6 +132,8 @@ class Consistency {
   void pump_updates(Effects& effects);
   bool next_by_push(Effects& effects);
   bool next_by_clock(Effects& effects);
+  void start_update(Apply apply, Effects& effects);
+  Clock clocks_upcoming() const;
   void count_applied(WorkerState& worker);
   void finish_update();
   void admit(Effects& effects);

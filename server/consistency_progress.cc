@@ -8,6 +8,12 @@
 #include "server/consistency.h"
 
 namespace leeway::server {
+namespace {
+
+// Steps in one pass; more would only delay the pulls that wait for the first.
+constexpr std::size_t kMostSums = 8;
+
+}  // namespace
 
 void Consistency::advance(Effects& effects) {
   pump_updates(effects);
@@ -42,23 +48,31 @@ void Consistency::count_applied(WorkerState& worker) {
 }
 
 // Both return true when something was counted at once and there may be more to do.
+//
+// All that waits goes into one pass over memory, each step still an update of its own.
 bool Consistency::next_by_push(Effects& effects) {
-  const auto next = std::ranges::find_if(queue_, [&](const StepId& step) {
-    return hold_.allows(workers_.at(step.worker), step.worker, step.clock);
+  Apply apply;
+  std::erase_if(queue_, [&](const StepId& id) {
+    WorkerState& worker = workers_.at(id.worker);
+    if (apply.sums.size() == kMostSums || !hold_.allows(worker, id.worker, id.clock)) return false;
+    EndedStep& step = worker.steps[worker.in_update++];
+    applying_.push_back(id);
+    if (step.committed && step.slab)
+      apply.sums.push_back({{{id, *step.slab, std::move(step.scales)}}, 1.0f});
+    return true;
   });
-  if (next == queue_.end()) return false;
-  const StepId id = *next;
-  queue_.erase(next);
-  WorkerState& worker = workers_.at(id.worker);
-  const EndedStep& step = worker.steps.front();
-  if (!step.committed || !step.slab) {
-    count_applied(worker);
+  if (applying_.empty()) return false;
+  if (apply.sums.empty()) {
+    finish_update();
     return true;
   }
-  update_runs_ = true;
-  applying_ = {id};
-  effects.emplace_back(Apply{{Contribution{id, *step.slab, step.scales}}, 1.0f});
+  start_update(std::move(apply), effects);
   return false;
+}
+
+void Consistency::start_update(Apply apply, Effects& effects) {
+  update_runs_ = true;
+  effects.emplace_back(std::move(apply));
 }
 
 bool Consistency::next_by_clock(Effects& effects) {
@@ -76,28 +90,33 @@ bool Consistency::next_by_clock(Effects& effects) {
   });
   if (!any || (!allowed && !nobody)) return false;
 
-  Apply apply;
-  applying_.clear();
+  Sum sum;
   for (auto& [id, worker] : workers_) {
     if (worker.steps.empty() || worker.steps.front().clock != clock_) continue;
-    const EndedStep& step = worker.steps.front();
+    EndedStep& step = worker.steps.front();
     applying_.push_back({id, clock_});
+    worker.in_update = 1;
     if (step.committed && step.slab)
-      apply.contributions.push_back({{id, clock_}, *step.slab, step.scales});
+      sum.contributions.push_back({{id, clock_}, *step.slab, std::move(step.scales)});
   }
-  update_runs_ = true;
-  if (apply.contributions.empty()) {
+  if (sum.contributions.empty()) {
     finish_update();  // no gradient at all: the clock advances, versions stay
     return true;
   }
-  apply.weight = 1.0f / static_cast<float>(apply.contributions.size());
-  effects.emplace_back(std::move(apply));
+  sum.weight = 1.0f / static_cast<float>(sum.contributions.size());
+  start_update({{std::move(sum)}}, effects);
   return false;
 }
 
+Clock Consistency::clocks_upcoming() const { return update_runs_ ? clock_.next() : clock_; }
+
 void Consistency::finish_update() {
   update_runs_ = false;
-  for (const StepId& id : applying_) count_applied(workers_.at(id.worker));
+  for (const StepId& id : applying_) {
+    WorkerState& worker = workers_.at(id.worker);
+    worker.in_update = 0;
+    count_applied(worker);
+  }
   applying_.clear();
   if (config_.per_clock) clock_ = clock_.next();
 }
@@ -138,12 +157,12 @@ void Consistency::answer_pulls(Effects& effects) {
   if (!initialized_) return;
   for (auto& [id, worker] : workers_) {
     if (!worker.pull || !worker.pull->complete() || !worker.live() || worker.barred) continue;
-    if (!gate_.open(workers_, clock_, id, *worker.pull)) continue;
+    if (!gate_.open(workers_, clocks_upcoming(), id, *worker.pull)) continue;
     AnswerPull answer{.worker = id,
                       .clock = worker.pull->clock,
                       .request = worker.pull->request,
-                      .slowest = Gate::slowest(workers_)};
-    for (const auto& [partition, entry] : worker.pull->entries) answer.entries.push_back(entry);
+                      .slowest = Gate::slowest(workers_),
+                      .entries = std::move(worker.pull->entries)};
     worker.answered = worker.pull->request;
     worker.pull.reset();
     effects.emplace_back(std::move(answer));
@@ -190,8 +209,7 @@ void Consistency::settle(WorkerId id, WorkerState& worker, const WorkerNews& new
   worker.pull.reset();
   if (worker.ended < news.final_clock && worker.ended.next() == news.final_clock &&
       whole(worker.open ? &*worker.open : nullptr)) {
-    close(worker, true, {});  // its COMMIT was lost on the way here
-    if (!config_.per_clock) queue_.push_back({id, worker.steps.back().clock});
+    close(id, worker, true, {});  // its COMMIT was lost on the way here
   } else if (worker.ended < news.final_clock) {
     effects.emplace_back(
         Fault{fmt::format("worker.{} died with {} steps, of which this server has {}", id.value(),
@@ -225,6 +243,7 @@ Effects Consistency::view(std::span<const WorkerNews> news, std::optional<Worker
     const bool was_live = worker.live();
     worker.phase = about.phase;
     worker.pull.reset();
+    if (worker.open) worker.open->ending.reset();  // what is reported of it now stays true
     if (about.phase == WorkerPhase::kDead || about.phase == WorkerPhase::kFinished)
       settle(about.id, worker, about, effects);
     if (was_live && about.phase != WorkerPhase::kFinished)
@@ -296,7 +315,7 @@ std::vector<std::string> Consistency::waiting(TimePoint since) const {
       else if (!worker.pull->complete())
         whom = "the rest of its own pull";
       else
-        whom = gate_.blockers(workers_, clock_, id, *worker.pull);
+        whom = gate_.blockers(workers_, clocks_upcoming(), id, *worker.pull);
       if (!hold_.id().empty() && (hold_.holding() || hold_.cutting()))
         whom += fmt::format(" (updates stand still for checkpoint {})", hold_.id());
       lines.push_back(fmt::format("worker.{} waits to start step {} for {}", id.value(),

@@ -22,7 +22,8 @@ struct StepId {
   friend auto operator<=>(const StepId&, const StepId&) noexcept = default;
 };
 
-// Partitions are named by their place on this server here, not by their id in the job.
+// Partitions are named by their place on this server here, not by their id in the job. Small ones
+// that travel together are one (transport/bundle.h).
 using LocalPartition = std::uint32_t;
 
 // Read these bytes of the worker: a gradient into its slab, initial values into the master.
@@ -34,6 +35,13 @@ struct ReadPayload {
   bool initial = false;
   transport::RemoteRange from;
   std::uint64_t bytes = 0;
+};
+
+// A small gradient that came in the message itself: copy it into the slab.
+struct StorePayload {
+  LocalPartition partition = 0;
+  std::uint32_t slab = 0;
+  std::vector<std::byte> bytes;
 };
 
 struct SendTaken {
@@ -53,17 +61,24 @@ struct Contribution {
   std::vector<float> scales;  // by local partition
 };
 
-// Update every partition of the shard once: the sum of the contributions, in this order, times
-// `weight`. One at a time; answered by Consistency::apply_done().
-struct Apply {
+// One update: the sum of the contributions, in this order, times `weight`.
+struct Sum {
   std::vector<Contribution> contributions;
   float weight = 1;
+};
+
+// Update every partition of the shard by these sums, one after the other, in one pass over memory.
+// One Apply at a time; answered by Consistency::apply_done().
+struct Apply {
+  std::vector<Sum> sums;
 };
 
 // The masters hold the initial values: fill the published copies. Answered by
 // Consistency::initial_published().
 struct PublishInitial {};
 
+// Write the weights, each partition as soon as the update that runs, if any, has left it; then say
+// PULLED. In the order of the entries, which is the order in which the worker needs them.
 struct AnswerPull {
   struct Entry {
     LocalPartition partition = 0;
@@ -109,8 +124,9 @@ struct Fault {
   std::string reason;
 };
 
-using Effect = std::variant<ReadPayload, SendTaken, SendCommitted, Apply, PublishInitial,
-                            AnswerPull, RepeatAnswer, Refuse, Disconnect, TakeSnapshot, Fault>;
+using Effect =
+    std::variant<ReadPayload, StorePayload, SendTaken, SendCommitted, Apply, PublishInitial,
+                 AnswerPull, RepeatAnswer, Refuse, Disconnect, TakeSnapshot, Fault>;
 using Effects = std::vector<Effect>;
 
 }  // namespace leeway::server

@@ -21,23 +21,28 @@ constexpr milliseconds kReportTimeout{2000};
 
 // --- messages in ---------------------------------------------------------------------------------
 
-void Engine::on_message(std::span<const std::byte> bytes) {
-  auto message = transport::decode(bytes);
-  if (!message) {
-    log::warning("refused a message: {}", message.error().message);
-    return;
+void Engine::on_frame(std::span<const std::byte> frame) {
+  while (!frame.empty()) {
+    const auto message = transport::decode_next(frame);
+    if (message)
+      on_message(*message);
+    else
+      log::warning("refused a message: {}", message.error().message);
   }
+}
+
+void Engine::on_message(const transport::Message& message) {
   const TimePoint now = MonotonicClock::now();
-  if (const auto* push = std::get_if<transport::Push>(&message->body))
-    run(core_->push(message->sender, *push, now));
-  else if (const auto* commit = std::get_if<transport::Commit>(&message->body))
-    run(core_->end_step(message->sender, *commit));
-  else if (const auto* pull = std::get_if<transport::Pull>(&message->body))
-    run(core_->pull(message->sender, *pull, now));
-  else if (const auto* refused = std::get_if<transport::Refused>(&message->body))
-    log::warning("worker.{} refused: {}", message->sender.id, refused->text);
+  if (const auto* push = std::get_if<transport::Push>(&message.body))
+    run(core_->push(message.sender, *push, now));
+  else if (const auto* commit = std::get_if<transport::Commit>(&message.body))
+    run(core_->end_step(message.sender, *commit, now));
+  else if (const auto* pull = std::get_if<transport::Pull>(&message.body))
+    run(core_->pull(message.sender, *pull, now));
+  else if (const auto* refused = std::get_if<transport::Refused>(&message.body))
+    log::warning("worker.{} refused: {}", message.sender.id, refused->text);
   else
-    log::warning("refused a message that only servers send, from worker.{}", message->sender.id);
+    log::warning("refused a message that only servers send, from worker.{}", message.sender.id);
 }
 
 // Effects of one input are carried out before those of the next, also when one causes the other.
@@ -59,10 +64,18 @@ TimePoint Engine::deadline() const {
 }
 
 void Engine::send(WorkerId worker, const transport::Body& body) {
+  const transport::Sender self{config_.job, config_.incarnation, config_.server.value()};
+  if (outbox_.add(worker.value(), transport::encode(self, body)))
+    endpoint_->post([this] {
+      flush_taken();
+      outbox_.flush();
+    });
+}
+
+void Engine::send_frame(WorkerId worker, const transport::Outbox::Frame& frame) {
   const auto peer = peers_.find(worker);
   if (peer == peers_.end()) return;
-  const transport::Sender self{config_.job, config_.incarnation, config_.server.value()};
-  endpoint_->send(peer->second, transport::encode(self, body), deadline(),
+  endpoint_->send(peer->second, frame, deadline(),
                   [this, worker](const transport::Outcome& outcome) {
                     if (!outcome.status && !stopping_)
                       run(core_->bar(worker, fmt::format("a message could not be sent to it: {}",
@@ -72,7 +85,11 @@ void Engine::send(WorkerId worker, const transport::Body& body) {
 
 void Engine::carry_out(SendTaken& effect) {
   // All that was taken in this turn of the loop goes out in one message.
-  if (taken_.empty()) endpoint_->post([this] { flush_taken(); });
+  if (taken_.empty())
+    endpoint_->post([this] {
+      flush_taken();
+      outbox_.flush();
+    });
   taken_[effect.step].push_back(effect.partition);
 }
 
@@ -88,6 +105,7 @@ void Engine::flush_taken() {
 }
 
 void Engine::carry_out(SendCommitted& effect) {
+  taken_.erase(effect.step);  // this says that, too
   send(effect.step.worker, transport::Committed{effect.step.clock, effect.ending});
 }
 
@@ -116,13 +134,13 @@ void Engine::carry_out(Disconnect& effect) {
 // --- bulk transfers ------------------------------------------------------------------------------
 
 void Engine::carry_out(ReadPayload& effect) {
-  reads_.add([this, read = effect] {
+  reads_.add(effect.step.worker, effect.bytes, [this, read = effect] {
     const auto done = [this, read](const transport::Outcome& outcome) {
       if (stopping_) return;
       if (outcome.status) report_.bytes_read += read.bytes;
       run(core_->read_done(read, outcome.status.has_value(), outcome.memory_released,
                            outcome.status ? std::string() : outcome.status.error().message));
-      reads_.finished();
+      reads_.finished(read.bytes);
     };
     const auto peer = peers_.find(read.step.worker);
     if (peer == peers_.end()) {
@@ -136,6 +154,13 @@ void Engine::carry_out(ReadPayload& effect) {
   });
 }
 
+void Engine::carry_out(StorePayload& effect) {
+  const auto place = layout_.slab(effect.partition, effect.slab);
+  LEEWAY_CHECK(effect.bytes.size() == place.bytes);
+  std::ranges::copy(effect.bytes, slabs_.bytes().subspan(place.offset).begin());
+  report_.bytes_read += effect.bytes.size();
+}
+
 void Engine::carry_out(AnswerPull& effect) {
   auto pull = std::make_shared<PullTransfer>();
   pull->worker = effect.worker;
@@ -143,36 +168,45 @@ void Engine::carry_out(AnswerPull& effect) {
                   .request = effect.request,
                   .slowest = effect.slowest,
                   .total = static_cast<std::uint32_t>(effect.entries.size())};
-  pull->unfinished = 1;  // this function's own share
+  pull->unfinished = 1 + effect.entries.size();  // and this function's own share
+  if (effect.entries.size() == order_.size())
+    std::ranges::transform(effect.entries, order_.begin(), &AnswerPull::Entry::partition);
   for (const AnswerPull::Entry& entry : effect.entries) {
-    const LocalPartition p = entry.partition;
-    pull->pulled.entries.push_back({config_.partitions[p].id, shard_->version(p)});
-    if (shard_->elements(p) == 0 || shard_->version(p) == entry.have) continue;
-    const Shard::Reading reading = shard_->begin_read(p);
-    ++pull->unfinished;
-    writes_.add([this, pull, entry, reading] {
-      const auto done = [this, pull, entry, reading](const transport::Outcome& outcome) {
-        if (stopping_) return;
-        // Memory that the provider may still read is no danger: the worker never hears of it.
-        shard_->end_read(entry.partition, reading.copy);
-        if (outcome.status)
-          report_.bytes_written += reading.place.bytes;
-        else
-          pull->error = outcome.status.error().message;
-        finish_pull(pull);
-        continue_update();
-        writes_.finished();
-      };
-      const auto peer = peers_.find(pull->worker);
-      if (peer == peers_.end()) {
-        endpoint_->post([done] { done({fail(Code::kUnavailable, "the worker is gone"), true}); });
-        return;
-      }
-      endpoint_->write(peer->second, {&published_, reading.place.offset, reading.place.bytes},
-                       entry.to, deadline(), done);
-    });
+    if (update_ && !update_->done[entry.partition])
+      update_->writes[entry.partition].push_back({pull, entry});
+    else
+      write_partition(pull, entry);
   }
   finish_pull(pull);
+}
+
+void Engine::write_partition(const std::shared_ptr<PullTransfer>& pull,
+                             const AnswerPull::Entry& entry) {
+  const LocalPartition p = entry.partition;
+  pull->pulled.entries.push_back({bundles_[p].id, shard_->version(p)});
+  if (shard_->elements(p) == 0 || shard_->version(p) == entry.have) return finish_pull(pull);
+  const Shard::Reading reading = shard_->begin_read(p);
+  writes_.add(pull->worker, reading.place.bytes, [this, pull, entry, reading] {
+    const auto done = [this, pull, entry, reading](const transport::Outcome& outcome) {
+      if (stopping_) return;
+      // Memory that the provider may still read is no danger: the worker never hears of it.
+      shard_->end_read(entry.partition, reading.copy);
+      if (outcome.status)
+        report_.bytes_written += reading.place.bytes;
+      else
+        pull->error = outcome.status.error().message;
+      finish_pull(pull);
+      continue_update();
+      writes_.finished(reading.place.bytes);
+    };
+    const auto peer = peers_.find(pull->worker);
+    if (peer == peers_.end()) {
+      endpoint_->post([done] { done({fail(Code::kUnavailable, "the worker is gone"), true}); });
+      return;
+    }
+    endpoint_->write(peer->second, {&published_, reading.place.offset, reading.place.bytes},
+                     entry.to, deadline(), done);
+  });
 }
 
 void Engine::finish_pull(const std::shared_ptr<PullTransfer>& pull) {

@@ -23,7 +23,9 @@
 #include "server/shard.h"
 #include "server/snapshot.h"
 #include "server/transfer_queue.h"
+#include "transport/bundle.h"
 #include "transport/endpoint.h"
+#include "transport/outbox.h"
 
 namespace leeway::server {
 
@@ -94,18 +96,25 @@ class Engine {
   const ShardLayout& layout() const noexcept { return layout_; }
 
  private:
+  struct Group;
   struct Update;        // the one that runs
   struct PullTransfer;  // weights on their way to a worker
 
   // Start.
   std::unique_ptr<Consistency> make_core() const;
   void restore();
+  void restore_partition(const storage::CheckpointReader& reader, const storage::Manifest& manifest,
+                         const EngineConfig::Partition& partition, LocalPartition bundle,
+                         std::uint64_t offset);
+  void open_checkpoints();
 
   // Everything below on the endpoint's thread.
-  void on_message(std::span<const std::byte> bytes);
+  void on_frame(std::span<const std::byte> frame);
+  void on_message(const transport::Message& message);
   void on_view(const EngineView& view);
   void run(Effects effects);
   void carry_out(ReadPayload& effect);
+  void carry_out(StorePayload& effect);
   void carry_out(SendTaken& effect);
   void carry_out(SendCommitted& effect);
   void carry_out(Apply& effect);
@@ -119,17 +128,21 @@ class Engine {
 
   void flush_taken();
   void send(WorkerId worker, const transport::Body& body);
+  void send_frame(WorkerId worker, const transport::Outbox::Frame& frame);
   void send_pulled(WorkerId worker, const transport::Pulled& pulled);
+  void write_partition(const std::shared_ptr<PullTransfer>& pull, const AnswerPull::Entry& entry);
   void finish_pull(const std::shared_ptr<PullTransfer>& pull);
   TimePoint deadline() const;
 
   void begin_update(Update update);
   void continue_update();
-  void compute(std::vector<LocalPartition> group, std::vector<LocalPartition> copy_first);
+  void compute(Group group);
   void group_done(const std::vector<LocalPartition>& group);
   void watch_waiting();
 
   const EngineConfig config_;
+  // To the core and the shard, a partition is one of these.
+  const std::vector<transport::Bundle> bundles_;
   const ShardLayout layout_;
   const kernels::Optimizer optimizer_;
   kernels::Hyper hyper_;
@@ -142,9 +155,11 @@ class Engine {
   std::map<WorkerId, transport::Peer> peers_;
   Effects pending_;  // effects not carried out yet, in order
   bool running_ = false;
+  transport::Outbox outbox_;
   TransferQueue reads_, writes_;
   std::map<StepId, std::vector<PartitionId>> taken_;  // acknowledgements to be sent together
   std::map<WorkerId, transport::Pulled> last_answers_;
+  std::vector<LocalPartition> order_;  // of updates: what the next forward pass needs first
   std::unique_ptr<Update> update_;
   std::shared_ptr<Snapshot> snapshot_;  // being written
   EngineReport report_;                 // the fields that change by events

@@ -10,16 +10,31 @@
 
 namespace leeway::server {
 
-// Enough to keep a NIC busy with partitions of megabytes; more only lengthens each one.
+// Enough to keep a NIC busy, in each direction; more only lengthens each transfer and leaves the
+// caches.
 inline constexpr std::size_t kTransfersInFlight = 16;
+inline constexpr std::uint64_t kBytesInFlight = std::uint64_t{8} << 20;
 
-// One update of the whole shard, or the first publication (no contributions). Partitions start as
-// soon as nothing reads their spare copy and no snapshot needs their content.
+// Partitions that are updated in one task.
+struct Engine::Group {
+  std::vector<LocalPartition> partitions;
+  std::vector<LocalPartition> copy_first;  // those of them that a snapshot needs
+};
+
+// One update of the whole shard, or the first publication (no sums). Partitions start as soon as
+// nothing reads their spare copy and no snapshot needs their content; pulls that want what the
+// update brings are written partition by partition.
 struct Engine::Update {
+  struct Write {
+    std::shared_ptr<PullTransfer> pull;
+    AnswerPull::Entry entry;
+  };
   Apply apply;
   bool initial = false;
   std::vector<LocalPartition> waiting;
   std::size_t unfinished = 0;
+  std::vector<bool> done;                  // by partition
+  std::vector<std::vector<Write>> writes;  // by partition: when it is done
 };
 
 struct Engine::PullTransfer {

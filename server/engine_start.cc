@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "common/log.h"
 #include "kernels/cast.h"
@@ -35,11 +36,18 @@ SlabRule rule_of(const EngineConfig& config) {
           .memory_limit = config.settings.server_memory_limit.value};
 }
 
-ShardLayout layout_of(const EngineConfig& config) {
+std::vector<transport::Bundle> bundles_of(const EngineConfig& config) {
+  std::vector<transport::BundlePiece> pieces;
+  for (const EngineConfig::Partition& partition : config.partitions)
+    pieces.push_back({partition.id, partition.elements,
+                      partition.elements == element_count(config.tensors[partition.tensor].shape)});
+  return transport::make_bundles(pieces);
+}
+
+ShardLayout layout_of(const EngineConfig& config, const std::vector<transport::Bundle>& bundles) {
   ShardShape shape{.state_arrays = kernels::state_arrays(optimizer_of(config.settings)),
                    .pull_dtype = config.settings.pull_type()};
-  for (const EngineConfig::Partition& partition : config.partitions)
-    shape.elements.push_back(partition.elements);
+  for (const transport::Bundle& bundle : bundles) shape.elements.push_back(bundle.elements);
   return value_or_throw(lay_out(shape, rule_of(config)));
 }
 
@@ -55,7 +63,8 @@ transport::RegisteredMemory allocate(transport::Endpoint& endpoint, std::size_t 
 
 Engine::Engine(std::unique_ptr<transport::Endpoint> endpoint, EngineConfig config)
     : config_(std::move(config)),
-      layout_(layout_of(config_)),
+      bundles_(bundles_of(config_)),
+      layout_(layout_of(config_, bundles_)),
       optimizer_(optimizer_of(config_.settings)),
       hyper_(hyper_of(config_.settings)),
       masters_(allocate(*endpoint, layout_.master_bytes(), transport::Access::kOwn)),
@@ -67,41 +76,54 @@ Engine::Engine(std::unique_ptr<transport::Endpoint> endpoint, EngineConfig confi
                                                           published_.bytes(),
                                                           slabs_.bytes()})),
       core_(make_core()),
-      reads_(kTransfersInFlight),
-      writes_(kTransfersInFlight),
+      outbox_(endpoint->info().max_message,
+              [this](std::uint32_t to, const auto& frame) { send_frame(WorkerId(to), frame); }),
+      reads_(kTransfersInFlight, kBytesInFlight),
+      writes_(kTransfersInFlight, kBytesInFlight),
+      order_(bundles_.size()),
       pool_(config_.threads),
       endpoint_(std::move(endpoint)) {
+  std::iota(order_.begin(), order_.end(), LocalPartition{0});
   if (!config_.restore.empty()) restore();
-  if (!config_.checkpoint_dir.empty()) {
-    std::vector<PartitionId> ids;
-    for (const EngineConfig::Partition& partition : config_.partitions) ids.push_back(partition.id);
-    writer_ = std::make_unique<CheckpointWriter>(
-        config_.checkpoint_dir, config_.server, std::move(ids),
-        CheckpointWriter::Callbacks{
-            .released = [this] { endpoint_->post([this] { continue_update(); }); },
-            .done =
-                [this](const std::string& id, Result<WrittenShard> written) {
-                  endpoint_->post([this, id, written = std::move(written)] {
-                    if (written) {
-                      report_.durable = *written;
-                      log::info("checkpoint {} is on disk: {:.1f} MB", id,
-                                static_cast<double>(written->bytes) / 1e6);
-                    } else {
-                      report_.checkpoint_error = written.error().message;
-                      log::warning("checkpoint {} could not be written: {}", id,
-                                   written.error().message);
-                    }
-                    snapshot_.reset();
-                    continue_update();
-                  });
-                }});
-  }
-  log::info("shard of {} partitions, {} elements: {}", config_.partitions.size(),
-            layout_.total_elements(), layout_.sum());
+  if (!config_.checkpoint_dir.empty()) open_checkpoints();
+  for (const EngineConfig::Partition& partition : config_.partitions)
+    report_.elements += partition.elements;
+  log::info("shard of {} partitions, {} elements: {}", config_.partitions.size(), report_.elements,
+            layout_.sum());
   report_.memory_bytes = layout_.total_bytes();
-  report_.elements = layout_.total_elements();
-  endpoint_->start([this](std::span<const std::byte> bytes) { on_message(bytes); });
+  endpoint_->start([this](std::span<const std::byte> frame) { on_frame(frame); });
   endpoint_->post([this] { watch_waiting(); });
+}
+
+void Engine::open_checkpoints() {
+  std::vector<CheckpointPart> parts(config_.partitions.size());
+  for (LocalPartition b = 0; b < bundles_.size(); ++b)
+    for (const transport::Bundle::Member& member : bundles_[b].members)
+      parts[member.piece] = {.id = config_.partitions[member.piece].id,
+                             .bundle = b,
+                             .offset = member.offset,
+                             .elements = config_.partitions[member.piece].elements,
+                             .shared = bundles_[b].members.size() > 1};
+  writer_ = std::make_unique<CheckpointWriter>(
+      config_.checkpoint_dir, config_.server, std::move(parts),
+      CheckpointWriter::Callbacks{
+          .released = [this] { endpoint_->post([this] { continue_update(); }); },
+          .done =
+              [this](const std::string& id, Result<WrittenShard> written) {
+                endpoint_->post([this, id, written = std::move(written)] {
+                  if (written) {
+                    report_.durable = *written;
+                    log::info("checkpoint {} is on disk: {:.1f} MB", id,
+                              static_cast<double>(written->bytes) / 1e6);
+                  } else {
+                    report_.checkpoint_error = written.error().message;
+                    log::warning("checkpoint {} could not be written: {}", id,
+                                 written.error().message);
+                  }
+                  snapshot_.reset();
+                  continue_update();
+                });
+              }});
 }
 
 Engine::~Engine() {
@@ -130,44 +152,53 @@ std::unique_ptr<Consistency> Engine::make_core() const {
                   .staleness = config_.settings.staleness,
                   .slabs = layout_.slabs(),
                   .minimal_slabs = rule_of(config_).minimum(),
+                  .only_server = config_.servers == 1,
                   .initialized = !config_.restore.empty(),
                   .workers = config_.workers};
-  for (const EngineConfig::Partition& partition : config_.partitions)
-    core.partitions.push_back({partition.id, partition.elements});
+  for (const transport::Bundle& bundle : bundles_)
+    core.partitions.push_back({bundle.id, bundle.elements});
   return std::make_unique<Consistency>(std::move(core));
+}
+
+void Engine::restore_partition(const storage::CheckpointReader& reader,
+                               const storage::Manifest& manifest,
+                               const EngineConfig::Partition& partition, LocalPartition bundle,
+                               std::uint64_t offset) {
+  const EngineConfig::Tensor& tensor = config_.tensors[partition.tensor];
+  const auto saved =
+      std::ranges::find(manifest.tensors, tensor.name, &storage::ManifestTensor::name);
+  if (saved == manifest.tensors.end() || saved->shape != tensor.shape)
+    throw ConfigError(
+        fmt::format("checkpoint {} has no tensor '{}' of shape {}: it is of another "
+                    "model; use --resume never",
+                    manifest.id, tensor.name, to_string(tensor.shape)));
+  const auto index = static_cast<std::uint32_t>(saved - manifest.tensors.begin());
+  value_or_throw(reader.read(manifest, index, storage::ArrayKind::kMaster, partition.begin,
+                             shard_->master(bundle).subspan(offset, partition.elements)));
+  for (int array = 0; array < shard_->state_arrays(); ++array) {
+    if (static_cast<std::uint32_t>(array) >= manifest.state_arrays)
+      throw ConfigError(
+          fmt::format("checkpoint {} has {} state arrays, optimizer {} needs {}: "
+                      "resume with the optimizer it was made with",
+                      manifest.id, manifest.state_arrays, config_.settings.optimizer.value,
+                      shard_->state_arrays()));
+    value_or_throw(reader.read(manifest, index, static_cast<storage::ArrayKind>(array + 1),
+                               partition.begin,
+                               shard_->state(bundle, array).subspan(offset, partition.elements)));
+  }
 }
 
 void Engine::restore() {
   const auto reader = value_or_throw(storage::CheckpointReader::open(config_.checkpoint_dir));
   const storage::Manifest manifest = value_or_throw(reader->manifest(config_.restore));
-  for (LocalPartition p = 0; p < config_.partitions.size(); ++p) {
-    const EngineConfig::Partition& partition = config_.partitions[p];
-    const EngineConfig::Tensor& tensor = config_.tensors[partition.tensor];
-    const auto saved =
-        std::ranges::find(manifest.tensors, tensor.name, &storage::ManifestTensor::name);
-    if (saved == manifest.tensors.end() || saved->shape != tensor.shape)
-      throw ConfigError(
-          fmt::format("checkpoint {} has no tensor '{}' of shape {}: it is of another "
-                      "model; use --resume never",
-                      manifest.id, tensor.name, to_string(tensor.shape)));
-    const auto index = static_cast<std::uint32_t>(saved - manifest.tensors.begin());
-    value_or_throw(reader->read(manifest, index, storage::ArrayKind::kMaster, partition.begin,
-                                shard_->master(p)));
-    for (int array = 0; array < shard_->state_arrays(); ++array) {
-      if (static_cast<std::uint32_t>(array) >= manifest.state_arrays)
-        throw ConfigError(
-            fmt::format("checkpoint {} has {} state arrays, optimizer {} needs {}: "
-                        "resume with the optimizer it was made with",
-                        manifest.id, manifest.state_arrays, config_.settings.optimizer.value,
-                        shard_->state_arrays()));
-      value_or_throw(reader->read(manifest, index, static_cast<storage::ArrayKind>(array + 1),
-                                  partition.begin, shard_->state(p, array)));
-    }
+  for (LocalPartition b = 0; b < bundles_.size(); ++b) {
+    for (const transport::Bundle::Member& member : bundles_[b].members)
+      restore_partition(*reader, manifest, config_.partitions[member.piece], b, member.offset);
     // The copy that end_update() would make current.
-    shard_->begin_update(p);
-    shard_->publish_partition(p);
-    shard_->set_version(p, Version(manifest.updates));
-    shard_->end_update(p);
+    shard_->begin_update(b);
+    shard_->publish_partition(b);
+    shard_->set_version(b, Version(manifest.updates));
+    shard_->end_update(b);
   }
   log::info("restored checkpoint {}: {} updates", manifest.id, manifest.updates);
 }

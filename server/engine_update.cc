@@ -11,6 +11,8 @@ namespace {
 
 // Partitions smaller than this share a task: handing one over costs some microseconds.
 constexpr std::uint64_t kGroupElements = 1u << 17;
+// A shard that is updated in about that time needs no hand-over at all.
+constexpr std::uint64_t kUpdateHere = 1u << 15;
 
 }  // namespace
 
@@ -22,7 +24,9 @@ void Engine::begin_update(Update update) {
   LEEWAY_CHECK(!update_);
   update_ = std::make_unique<Update>(std::move(update));
   update_->unfinished = shard_->partitions();
-  for (LocalPartition p = 0; p < shard_->partitions(); ++p) update_->waiting.push_back(p);
+  update_->waiting = order_;
+  update_->done.resize(shard_->partitions());
+  update_->writes.resize(shard_->partitions());
   if (update_->unfinished == 0)
     endpoint_->post([this] { group_done({}); });
   else
@@ -31,12 +35,9 @@ void Engine::begin_update(Update update) {
 
 void Engine::continue_update() {
   if (!update_ || stopping_) return;
-  std::vector<LocalPartition> blocked, group, copy_first;
-  std::uint64_t elements = 0;
-  const auto hand_over = [&] {
-    if (!group.empty()) compute(std::exchange(group, {}), std::exchange(copy_first, {}));
-    elements = 0;
-  };
+  std::vector<LocalPartition> blocked;
+  std::vector<Group> groups;
+  std::uint64_t elements = kGroupElements;
   for (const LocalPartition p : update_->waiting) {
     const auto claim = !shard_->may_update(p) ? Snapshot::Claim::kWait
                        : snapshot_            ? snapshot_->claim(p)
@@ -46,36 +47,49 @@ void Engine::continue_update() {
       continue;
     }
     shard_->begin_update(p);
-    group.push_back(p);
-    if (claim == Snapshot::Claim::kCopyFirst) copy_first.push_back(p);
-    if ((elements += shard_->elements(p)) >= kGroupElements) hand_over();
+    if (elements >= kGroupElements) {
+      groups.emplace_back();
+      elements = 0;
+    }
+    groups.back().partitions.push_back(p);
+    if (claim == Snapshot::Claim::kCopyFirst) groups.back().copy_first.push_back(p);
+    elements += shard_->elements(p);
   }
   update_->waiting = std::move(blocked);
-  hand_over();
+  for (Group& group : groups) compute(std::move(group));  // the last may end the update
 }
 
-void Engine::compute(std::vector<LocalPartition> group, std::vector<LocalPartition> copy_first) {
-  pool_.run([this, group = std::move(group), copy_first = std::move(copy_first),
-             snapshot = snapshot_, update = update_.get(), hyper = hyper_] {
-    for (const LocalPartition p : copy_first) snapshot->copy_aside(p);
-    for (const LocalPartition p : group) {
+void Engine::compute(Group group) {
+  auto work = [this, group = std::move(group), snapshot = snapshot_, update = update_.get(),
+               hyper = hyper_] {
+    for (const LocalPartition p : group.copy_first) snapshot->copy_aside(p);
+    for (const LocalPartition p : group.partitions) {
       if (update->initial)
         shard_->publish_partition(p);
       else
-        shard_->update_partition(p, optimizer_, hyper, update->apply.contributions,
-                                 update->apply.weight);
+        shard_->update_partition(p, optimizer_, hyper, update->apply.sums);
     }
-    endpoint_->post([this, group] { group_done(group); });
+    return group.partitions;
+  };
+  if (layout_.total_elements() <= kUpdateHere) return group_done(work());
+  pool_.run([this, work = std::move(work)] {
+    endpoint_->post([this, partitions = work()] { group_done(partitions); });
   });
 }
 
 void Engine::group_done(const std::vector<LocalPartition>& group) {
-  for (const LocalPartition p : group) shard_->end_update(p);
+  const bool initial = update_->initial;
+  const std::size_t updates = initial ? 1 : update_->apply.sums.size();
+  for (const LocalPartition p : group) {
+    shard_->end_update(p, updates);
+    update_->done[p] = true;
+    for (const Update::Write& write : std::exchange(update_->writes[p], {}))
+      write_partition(write.pull, write.entry);
+  }
   update_->unfinished -= group.size();
   if (update_->unfinished > 0) return;
-  const bool initial = update_->initial;
   update_.reset();
-  if (!initial) ++report_.updates;
+  if (!initial) report_.updates += updates;
   run(initial ? core_->initial_published() : core_->apply_done());
   if (config_.kill_at_step && core_->furthest().value() >= *config_.kill_at_step) {
     log::warning("injected fault: killed after step {}", *config_.kill_at_step);

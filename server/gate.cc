@@ -17,18 +17,18 @@ bool Gate::open(const Workers& workers, Clock clocks_applied, WorkerId puller,
   const WorkerState& own = workers.at(puller);
   // Whole clocks hold a worker's own steps too; here only its commit must have come, so that a
   // worker is never two steps ahead of what this server knows of it.
-  if ((per_clock_ ? own.ended : own.applied) < pull.clock) return false;
+  if ((per_clock_ ? own.ended : own.upcoming()) < pull.clock) return false;
   const std::uint64_t needs = needed(pull);
   if (per_clock_) return clocks_applied.value() >= needs;
   return std::ranges::all_of(workers, [&](const auto& entry) {
-    return !entry.second.live() || entry.second.applied.value() >= needs;
+    return !entry.second.live() || entry.second.upcoming().value() >= needs;
   });
 }
 
 Clock Gate::slowest(const Workers& workers) {
   Clock smallest(UINT64_MAX);
   for (const auto& [id, worker] : workers)
-    if (worker.live()) smallest = std::min(smallest, worker.applied);
+    if (worker.live()) smallest = std::min(smallest, worker.upcoming());
   return smallest;
 }
 

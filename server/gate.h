@@ -10,8 +10,9 @@
 
 namespace leeway::server {
 
-// Pure functions of the workers' progress on this server. `clocks_applied` is how many whole clocks
-// are in (per_clock only).
+// Pure functions of the workers' progress on this server. An update that runs counts as done:
+// whoever answers a pull writes a partition after its update. `clocks_applied` is how many whole
+// clocks are in then (per_clock only).
 class Gate {
  public:
   // `slack` is 0; a planted off-by-one in the tests sets 1.

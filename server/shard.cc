@@ -36,12 +36,12 @@ void Shard::begin_update(LocalPartition p) {
   entries_[p].updating = true;
 }
 
-void Shard::end_update(LocalPartition p) {
+void Shard::end_update(LocalPartition p, std::uint64_t updates) {
   Entry& entry = entries_[p];
   LEEWAY_CHECK(entry.updating);
   entry.updating = false;
   entry.current = 1 - entry.current;
-  entry.version = entry.version.next();
+  entry.version = Version(entry.version.value() + updates);
 }
 
 std::span<float> Shard::master(LocalPartition p) const {
@@ -62,25 +62,30 @@ void Shard::publish_partition(LocalPartition p) {
 }
 
 void Shard::update_partition(LocalPartition p, kernels::Optimizer optimizer,
-                             const kernels::Hyper& hyper,
-                             std::span<const Contribution> contributions, float weight) {
+                             const kernels::Hyper& hyper, std::span<const Sum> sums) {
   if (elements(p) == 0) return;
   std::vector<kernels::Gradient> gradients;
-  gradients.reserve(contributions.size());
-  for (const Contribution& contribution : contributions)
-    gradients.push_back({.data = blocks_.slabs.data() + layout_.slab(p, contribution.slab).offset,
-                         .dtype = Dtype::kF16,
-                         .inverse_scale = 1.0f / contribution.scales[p]});
-  kernels::UpdateArgs args{.gradients = gradients,
-                           .weight = weight,
-                           .elements = elements(p),
-                           .master = master(p).data(),
-                           .publish = spare(p),
-                           .publish_dtype = layout_.shape().pull_dtype,
-                           // Version 1 is the initial values: the first update makes version 2.
-                           .step = entries_[p].version.value()};
-  for (int i = 0; i < state_arrays(); ++i) args.state[i] = state(p, i).data();
-  kernels::update(optimizer, hyper, args);
+  for (const Sum& sum : sums)
+    for (const Contribution& contribution : sum.contributions)
+      gradients.push_back({.data = blocks_.slabs.data() + layout_.slab(p, contribution.slab).offset,
+                           .dtype = Dtype::kF16,
+                           .inverse_scale = 1.0f / contribution.scales[p]});
+  std::vector<kernels::UpdateArgs> updates;
+  std::span<const kernels::Gradient> left = gradients;
+  for (const Sum& sum : sums) {
+    kernels::UpdateArgs args{.gradients = left.first(sum.contributions.size()),
+                             .weight = sum.weight,
+                             .elements = elements(p),
+                             .master = master(p).data(),
+                             .publish = spare(p),
+                             .publish_dtype = layout_.shape().pull_dtype,
+                             // Version 1 is the initial values: the first update makes version 2.
+                             .step = entries_[p].version.value() + updates.size()};
+    for (int i = 0; i < state_arrays(); ++i) args.state[i] = state(p, i).data();
+    updates.push_back(args);
+    left = left.subspan(sum.contributions.size());
+  }
+  kernels::update(optimizer, hyper, updates);
 }
 
 }  // namespace leeway::server

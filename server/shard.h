@@ -43,14 +43,14 @@ class Shard {
 
   bool may_update(LocalPartition p) const;  // no transfer reads the spare
   void begin_update(LocalPartition p);
-  // Makes the spare current; the version grows by one.
-  void end_update(LocalPartition p);
+  // Makes the spare current; the version grows by the updates that are in it now.
+  void end_update(LocalPartition p, std::uint64_t updates = 1);
   // Both copies are taken to hold this version (restored).
   void set_version(LocalPartition p, Version version) { entries_[p].version = version; }
 
   // [between begin_update and end_update] One fused pass: gradients in, spare copy out.
   void update_partition(LocalPartition p, kernels::Optimizer optimizer, const kernels::Hyper& hyper,
-                        std::span<const Contribution> contributions, float weight);
+                        std::span<const Sum> sums);
   // [the same] The master as it is, into the spare.
   void publish_partition(LocalPartition p);
 

@@ -70,7 +70,7 @@ std::uint32_t SlabRule::minimum() const {
 }
 
 std::uint64_t SlabRule::useful() const {
-  if (!per_clock) return std::max<std::uint64_t>(workers, minimum());
+  if (!per_clock) return std::max<std::uint64_t>(std::uint64_t{2} * workers, minimum());
   std::uint64_t depth = staleness.infinite() ? kUnlimitedDepth : staleness.value + 1;
   if (memory_limit == 0) depth = std::min(depth, kUnlimitedDepth);
   return std::min<std::uint64_t>(workers * std::min<std::uint64_t>(depth, 1u << 16), 1u << 16);

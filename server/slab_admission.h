@@ -4,9 +4,11 @@
 // Steps are admitted in (clock, arrival) order. Under per_clock a step of clock c waits until the
 // slabs left over could serve every live worker whose step of a lower clock is still to come; with
 // at least as many slabs as workers the lowest clock then always completes, and its slabs come
-// back. Under per_push a worker holds one slab at most, so as many slabs as workers always suffice;
-// fewer are safe with one server only (two servers could each admit the other's step and wait for
-// ever). Not thread-safe: owned by the consistency core.
+// back. Under per_push a worker holds one slab for the step that it pushes, besides those of steps
+// that are being applied and come back by themselves, so as many slabs as workers always suffice
+// (with twice as many, the next step is read while the last is applied); fewer are safe with one
+// server only (two servers could each admit the other's step and wait for ever). Not thread-safe:
+// owned by the consistency core.
 #pragma once
 
 #include <cstdint>

@@ -2,6 +2,7 @@
 // the consistency core, touched by its owner's thread only.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -32,6 +33,8 @@ struct OpenStep {
   std::vector<Offer> offers;
   std::vector<float> scales;
   std::uint32_t offered = 0, reading = 0, taken = 0;
+  // Its COMMIT came before the last payload; it counts when that is here (one server only).
+  std::optional<transport::Commit> ending;
 };
 
 // A step that its worker committed or abandoned, until it is applied.
@@ -50,7 +53,8 @@ struct PendingPull {
   std::uint64_t bound = 0;
   std::uint32_t total = 0;
   TimePoint since;
-  std::map<LocalPartition, AnswerPull::Entry> entries;
+  std::vector<AnswerPull::Entry> entries;  // in order of arrival: what is needed first goes first
+  std::vector<bool> named;                 // by local partition
   bool complete() const noexcept { return entries.size() == total; }
 };
 
@@ -61,6 +65,7 @@ struct WorkerState {
   Clock start;          // where it began in this run of the job
   Clock ended;          // steps committed or abandoned here
   Clock applied;        // of those, how many the weights hold (abandoned ones count)
+  std::uint64_t in_update = 0;  // of its ended steps, how many the update that runs brings
   bool last_abandoned = false;
   std::optional<OpenStep> open;
   std::optional<OpenStep> initial;  // its initial values; clock 0, no slab
@@ -69,6 +74,10 @@ struct WorkerState {
   std::optional<std::uint32_t> answered;  // the last request that was answered
   std::vector<std::byte> state;           // given with the last applied step
 
+  // What the weights hold once the update that runs is done: what a pull that is answered now gets.
+  Clock upcoming() const noexcept {
+    return std::min(Clock(applied.value() + in_update), std::max(applied, ended));
+  }
   bool live() const noexcept { return phase == WorkerPhase::kLive; }
   // Its next step may still come, or be settled: whole clocks wait for it.
   bool undecided() const noexcept {

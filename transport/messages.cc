@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "transport/wire.h"
 
@@ -16,7 +17,7 @@ using wire::Writer;
 constexpr std::uint32_t kMagic = 0x3159574C;  // "LWY1"
 constexpr std::size_t kHeader = 32;
 constexpr std::size_t kMaxRefusedText = 1024;
-constexpr std::uint8_t kInitialFlag = 1;
+constexpr std::uint8_t kInitialFlag = 1, kInlineFlag = 2;
 
 // Fixed part of a body, and what each entry adds (layouts in messages.h).
 constexpr std::size_t kPushFixed = 13, kPushEntry = 26;
@@ -65,8 +66,10 @@ void put(Writer& out, const Push& body) {
     out.put(entry.offset);
     out.put(entry.bytes);
     out.put(static_cast<std::uint8_t>(entry.codec));
-    out.put(static_cast<std::uint8_t>(entry.initial ? kInitialFlag : 0));
+    out.put(static_cast<std::uint8_t>((entry.initial ? kInitialFlag : 0) |
+                                      (entry.inlined ? kInlineFlag : 0)));
   }
+  out.put(std::span<const std::byte>(body.payload));
 }
 
 void put(Writer& out, const PushTaken& body) {
@@ -122,7 +125,8 @@ void put(Writer& out, const Refused& body) {
 }
 
 std::size_t body_size(const Push& b) {
-  return kPushFixed + windows_of(b.memory) * kWindow + b.entries.size() * kPushEntry;
+  return kPushFixed + windows_of(b.memory) * kWindow + b.entries.size() * kPushEntry +
+         b.payload.size();
 }
 std::size_t body_size(const PushTaken& b) {
   return kPushTakenFixed + b.partitions.size() * kPushTakenEntry;
@@ -167,8 +171,10 @@ Result<Body> get_push(Reader& in) {
   body.clock = Clock(in.get<std::uint64_t>());
   body.memory = get_memory(in);
   const auto n = in.get<std::uint32_t>();
-  if (!entries_follow(in, n, kPushEntry)) return bad("PUSH of {} entries has another length", n);
+  if (!in.ok() || in.left() / kPushEntry < n)
+    return bad("PUSH of {} entries has another length", n);
   body.entries.reserve(n);
+  std::uint64_t inlined = 0;
   for (std::uint32_t i = 0; i < n; ++i) {
     Push::Entry entry;
     entry.partition = PartitionId(in.get<std::uint32_t>());
@@ -183,12 +189,20 @@ Result<Body> get_push(Reader& in) {
     if (codec != static_cast<std::uint8_t>(Codec::kF16) &&
         codec != static_cast<std::uint8_t>(Codec::kF32))
       return bad("PUSH of partition {} with unknown codec {}", entry.partition.value(), codec);
-    if ((flags & ~kInitialFlag) != 0)
+    if (flags > kInlineFlag)
       return bad("PUSH of partition {} with unknown flags {:#x}", entry.partition.value(), flags);
     entry.codec = static_cast<Codec>(codec);
     entry.initial = flags == kInitialFlag;
+    entry.inlined = flags == kInlineFlag;
+    // More than is there at once, so that the sum stays within its range.
+    if (entry.inlined && (entry.bytes > in.left() || (inlined += entry.bytes) > in.left()))
+      return bad("PUSH of partition {} lacks its {} bytes", entry.partition.value(), entry.bytes);
     body.entries.push_back(entry);
   }
+  if (in.left() != inlined)
+    return bad("PUSH with {} bytes of payload, its entries have {}", in.left(), inlined);
+  const auto payload = in.take(inlined);
+  body.payload.assign(payload.begin(), payload.end());
   return body;
 }
 
@@ -328,7 +342,8 @@ std::vector<std::byte> encode(const Sender& sender, const Body& body) {
       body);
 }
 
-Result<Message> decode(std::span<const std::byte> bytes) {
+Result<Message> decode_next(std::span<const std::byte>& frame) {
+  const auto bytes = std::exchange(frame, {});
   Reader in(bytes);
   Message message;
   const auto magic = in.get<std::uint32_t>();
@@ -346,16 +361,28 @@ Result<Message> decode(std::span<const std::byte> bytes) {
                 fmt::format("the peer speaks wire version {}, this process {}: use one release of "
                             "Leeway for the whole job",
                             version, kWireVersion));
-  if (length != in.left())
+  if (length > in.left())
     return bad("its header promises {} bytes of body, {} follow", length, in.left());
-  auto body = get_body(in, type);
+  Reader content(in.take(length));
+  auto body = get_body(content, type);
   if (!body) return tl::unexpected(std::move(body).error());
   message.body = std::move(*body);
+  frame = bytes.subspan(kHeader + length);
+  return message;
+}
+
+Result<Message> decode(std::span<const std::byte> bytes) {
+  auto message = decode_next(bytes);
+  if (message && !bytes.empty()) return bad("{} bytes follow it", bytes.size());
   return message;
 }
 
 std::size_t max_push_entries(std::size_t max_message, std::size_t rails) {
   return entries_that_fit(max_message, kPushFixed + rails * kWindow, kPushEntry);
+}
+std::size_t inline_room(std::size_t max_message, std::size_t rails, std::size_t entries) {
+  const std::size_t used = kHeader + kPushFixed + rails * kWindow + entries * kPushEntry;
+  return max_message <= used ? 0 : max_message - used;
 }
 std::size_t max_push_taken_entries(std::size_t max_message) {
   return entries_that_fit(max_message, kPushTakenFixed, kPushTakenEntry);

@@ -1,6 +1,8 @@
 // The wire messages of push and pull: layout, encoder, decoder.
 //
-// All integers little-endian, no padding, floats as their IEEE bits. Every message starts with
+// All integers little-endian, no padding, floats as their IEEE bits. What travels is a frame, one
+// or several messages one after the other, in which they keep their order. Every message starts
+// with
 //
 //   offset size
 //        0    4  magic "LWY1"
@@ -14,7 +16,8 @@
 // and the bodies are
 //
 //   PUSH        8 clock | memory | 4 n | n * { 4 partition, 4 scale (f32), 8 offset, 8 bytes,
-//                                              1 codec, 1 flags }
+//                                              1 codec, 1 flags } | payloads of the inline entries
+//               flags: 1 initial values, 2 inline: the payload is also in this message
 //   PUSH_TAKEN  8 clock | 4 n | n * { 4 partition }
 //   COMMIT      8 clock | 4 samples | 2 n | n bytes of worker state
 //   ABANDON     as COMMIT: the step has a non-finite gradient, drop it and advance the clock
@@ -52,7 +55,7 @@
 
 namespace leeway::transport {
 
-inline constexpr std::uint16_t kWireVersion = 2;
+inline constexpr std::uint16_t kWireVersion = 3;
 inline constexpr std::uint32_t kUnboundedStaleness = UINT32_MAX;
 inline constexpr std::size_t kMaxWorkerState = 512;
 
@@ -88,10 +91,12 @@ struct Push {
     std::uint64_t bytes = 0;
     Codec codec = Codec::kF16;
     bool initial = false;  // these are initial weights (kF32), not a gradient
+    bool inlined = false;  // its bytes are also in `payload`
   };
   Clock clock;
   std::shared_ptr<const RemoteMemory> memory;  // not null once decoded
   std::vector<Entry> entries;
+  std::vector<std::byte> payload;  // of the inlined entries, in their order
 };
 struct PushTaken {
   Clock clock;
@@ -144,11 +149,17 @@ struct Message {
 
 // The encoded length never exceeds `max_entries(...)`'s promise: split first.
 std::vector<std::byte> encode(const Sender& sender, const Body& body);
+// The first message of the frame, which is shorter by it afterwards, and empty after an error. For
+// a handler: while (!frame.empty()) ...
+Result<Message> decode_next(std::span<const std::byte>& frame);
+// Of a frame of one.
 Result<Message> decode(std::span<const std::byte> bytes);
 
 // How many entries of a Push / PushTaken / Pull / Pulled fit a message of `max_message` bytes, when
 // the memory has `rails` windows.
 std::size_t max_push_entries(std::size_t max_message, std::size_t rails);
+// How many bytes of payload fit with them.
+std::size_t inline_room(std::size_t max_message, std::size_t rails, std::size_t entries);
 std::size_t max_push_taken_entries(std::size_t max_message);
 std::size_t max_pull_entries(std::size_t max_message, std::size_t rails);
 std::size_t max_pulled_entries(std::size_t max_message);

@@ -21,6 +21,8 @@ namespace {
 // How long the endpoint's thread may take to let go of the memory at the end; it never blocks, so
 // this only bounds a fabric that hangs in a call.
 constexpr milliseconds kCloseTimeout{2000};
+// A payload of so many bytes is cheaper in the message than in a transfer of its own.
+constexpr std::size_t kMostInline = 4096;
 
 // Items [i, i + n) of `all` at a time.
 template <typename T, typename Use>
@@ -35,8 +37,11 @@ DataPlane::Wire::Wire(Config c)
     : config(std::move(c)), core({config.layout.shards(), config.staleness, config.clock}) {}
 
 DataPlane::DataPlane(std::unique_ptr<transport::Endpoint> endpoint, Board& board)
-    : endpoint_(std::move(endpoint)), board_(board) {
-  endpoint_->start([this](std::span<const std::byte> bytes) { on_message(bytes); });
+    : endpoint_(std::move(endpoint)),
+      board_(board),
+      outbox_(info().max_message,
+              [this](std::uint32_t to, const auto& frame) { send_frame(ServerId(to), frame); }) {
+  endpoint_->start([this](std::span<const std::byte> frame) { on_frame(frame); });
 }
 
 DataPlane::~DataPlane() {
@@ -51,6 +56,7 @@ DataPlane::~DataPlane() {
     closed->set_value();
   });
   if (posted) done.wait_for(kCloseTimeout);
+  endpoint_.reset();  // no task and no handler after this: the rest may go
 }
 
 Status DataPlane::allocate(const Layout& layout, Dtype pull_dtype) {
@@ -111,10 +117,14 @@ void DataPlane::push(std::vector<PartitionId> partitions, float scale) {
   });
 }
 
-void DataPlane::end_step(Ending ending, std::uint32_t samples, std::vector<std::byte> state) {
-  endpoint_->post([this, ending, samples, state = std::move(state)]() mutable {
-    if (wire_) carry_out(wire_->core.end(ending, samples, std::move(state)));
-  });
+void DataPlane::end_step(std::vector<PartitionId> rest, float scale, Ending ending,
+                         std::uint32_t samples, std::vector<std::byte> state) {
+  endpoint_->post(
+      [this, rest = std::move(rest), scale, ending, samples, state = std::move(state)]() mutable {
+        if (!wire_) return;
+        if (!rest.empty()) carry_out(wire_->core.push(rest, scale, false));
+        carry_out(wire_->core.end(ending, samples, std::move(state)));
+      });
 }
 
 void DataPlane::pull_final() {
@@ -130,18 +140,26 @@ void DataPlane::explain(std::string waiting) {
   });
 }
 
-void DataPlane::on_message(std::span<const std::byte> bytes) {
-  auto message = transport::decode(bytes);
-  if (!message) return stray(message.error().message);
+void DataPlane::on_frame(std::span<const std::byte> frame) {
+  while (!frame.empty()) {
+    const auto message = transport::decode_next(frame);
+    if (message)
+      on_message(*message);
+    else
+      stray(message.error().message);
+  }
+}
+
+void DataPlane::on_message(const transport::Message& message) {
   if (!wire_) return;  // answers to a session that is ending
-  const transport::Sender& from = message->sender;
+  const transport::Sender& from = message.sender;
   const Config& config = wire_->config;
   if (from.job != config.self.job)
     return stray(fmt::format("it is of another job ({:x})", from.job));
   if (from.id >= config.servers.size() || from.incarnation != config.servers[from.id].incarnation)
     return stray(fmt::format("server.{} with incarnation {} is not part of the job", from.id,
                              from.incarnation.value()));
-  receive(*message);
+  receive(message);
 }
 
 void DataPlane::receive(const transport::Message& message) {
@@ -181,16 +199,24 @@ void DataPlane::carry_out_one(const SendPush& effect) {
   in_groups(effect.partitions, most, [&](auto group) {
     transport::Push push{.clock = effect.clock, .memory = remote};
     push.entries.reserve(group.size());
+    std::size_t room = transport::inline_room(info().max_message, remote->size(), group.size());
     for (PartitionId p : group) {
       const Layout::Part& part = wire_->config.layout.parts()[p.value()];
+      const std::size_t size = part.elements * width;
+      const bool inlined = !effect.initial && size <= std::min(room, kMostInline);
       push.entries.push_back(
           {.partition = p,
            .scale = effect.scale,
            .offset = part.begin * width,
-           .bytes = part.elements * width,
+           .bytes = size,
            .codec = effect.initial ? transport::Codec::kF32 : transport::Codec::kF16,
-           .initial = effect.initial});
-      bytes += part.elements * width;
+           .initial = effect.initial,
+           .inlined = inlined});
+      bytes += size;
+      if (!inlined) continue;
+      const auto payload = memory.bytes().subspan(part.begin * width, size);
+      push.payload.insert(push.payload.end(), payload.begin(), payload.end());
+      room -= size;
     }
     send(effect.server, push);
   });
@@ -264,8 +290,14 @@ void DataPlane::carry_out_one(const WeightsReady& effect) {
 }
 
 void DataPlane::send(ServerId server, const transport::Body& body) {
+  if (outbox_.add(server.value(), transport::encode(wire_->config.self, body)))
+    endpoint_->post([this] { outbox_.flush(); });
+}
+
+void DataPlane::send_frame(ServerId server, const transport::Outbox::Frame& frame) {
+  if (!wire_) return;
   const Config& config = wire_->config;
-  endpoint_->send(wire_->peers[server.value()], transport::encode(config.self, body),
+  endpoint_->send(wire_->peers[server.value()], frame,
                   MonotonicClock::now() + config.transfer_timeout,
                   [this, server, patience = config.patience](const transport::Outcome& outcome) {
                     if (outcome.status || outcome.status.error().code == Code::kCancelled) return;

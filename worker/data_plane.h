@@ -18,6 +18,7 @@
 #include "common/tensor.h"
 #include "transport/endpoint.h"
 #include "transport/messages.h"
+#include "transport/outbox.h"
 #include "worker/board.h"
 #include "worker/layout.h"
 #include "worker/step_core.h"
@@ -57,7 +58,9 @@ class DataPlane {
   // Sends initial values, FP32 and flat as in the layout, and their end.
   Status push_initial(std::span<const float> values);
   void push(std::vector<PartitionId> partitions, float scale);
-  void end_step(transport::Ending ending, std::uint32_t samples, std::vector<std::byte> state);
+  // Pushes the rest of the step and ends it.
+  void end_step(std::vector<PartitionId> rest, float scale, transport::Ending ending,
+                std::uint32_t samples, std::vector<std::byte> state);
   void pull_final();
   // Logs what keeps `waiting` from coming.
   void explain(std::string waiting);
@@ -71,7 +74,8 @@ class DataPlane {
     std::vector<transport::Peer> peers;  // by server
   };
 
-  void on_message(std::span<const std::byte> bytes);
+  void on_frame(std::span<const std::byte> frame);
+  void on_message(const transport::Message& message);
   void receive(const transport::Message& message);
   void carry_out(Result<Effects> effects);
   void carry_out_one(const SendPush& effect);
@@ -81,6 +85,7 @@ class DataPlane {
   void carry_out_one(const EndingConfirmed& effect);
   void carry_out_one(const WeightsReady& effect);
   void send(ServerId server, const transport::Body& body);
+  void send_frame(ServerId server, const transport::Outbox::Frame& frame);
   void stray(std::string why);
 
   // Memory goes before the endpoint that registered it.
@@ -90,6 +95,7 @@ class DataPlane {
   transport::RegisteredMemory gradients_;
   std::unique_ptr<transport::RegisteredMemory> initial_;  // until every server has taken it
   std::unique_ptr<Wire> wire_;
+  transport::Outbox outbox_;
   std::uint64_t strays_ = 0;  // messages that were ignored
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "kernels/cast.h"
 
@@ -13,6 +14,7 @@ GradientBuffer::GradientBuffer(const Layout& layout, std::uint32_t accumulate,
       accumulate_(accumulate),
       memory_(reinterpret_cast<Half*>(memory.data())),
       pushes_(layout.tensors().size()),
+      missing_(layout.parts().size()),
       sums_(layout.tensors().size()) {
   for (const Layout::Tensor& tensor : layout.tensors()) wanted_ += tensor.elements != 0 ? 1 : 0;
   if (accumulate_ > 1)
@@ -22,6 +24,13 @@ GradientBuffer::GradientBuffer(const Layout& layout, std::uint32_t accumulate,
 void GradientBuffer::begin_step() {
   complete_ = 0;
   std::fill(pushes_.begin(), pushes_.end(), 0);
+  take_ready();
+  for (std::size_t i = 0; i < missing_.size(); ++i) missing_[i] = layout_.parts()[i].tensors;
+}
+
+std::vector<PartitionId> GradientBuffer::take_ready() {
+  ready_elements_ = 0;
+  return std::exchange(ready_, {});
 }
 
 GradientBuffer::Added GradientBuffer::add(std::size_t parameter, std::span<const float> gradient,
@@ -51,7 +60,13 @@ GradientBuffer::Added GradientBuffer::finish(std::size_t parameter, std::span<co
     out[0] = to_half(std::numeric_limits<float>::infinity());
     finite = false;
   }
-  return finite ? Added::kComplete : Added::kNotFinite;
+  if (!finite) return Added::kNotFinite;
+  for (const PartitionId id : tensor.parts) {
+    if (--missing_[id.value()] != 0) continue;
+    ready_.push_back(id);
+    ready_elements_ += layout_.parts()[id.value()].elements;
+  }
+  return Added::kComplete;
 }
 
 bool GradientBuffer::touched() const noexcept {

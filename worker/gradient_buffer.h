@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "common/half.h"
@@ -33,6 +34,10 @@ class GradientBuffer {
   // `gradient` has as many elements as the parameter. `poison` puts an infinity into it.
   Added add(std::size_t parameter, std::span<const float> gradient, bool poison);
 
+  // The parts whose tensors are all complete, since the last call.
+  std::vector<PartitionId> take_ready();
+  std::size_t ready_elements() const noexcept { return ready_elements_; }
+
   // Whether anything was pushed in this step.
   bool touched() const noexcept;
   // Parameters that got all their pushes, those without elements not counted.
@@ -49,7 +54,10 @@ class GradientBuffer {
   Half* const memory_;
   std::size_t wanted_ = 0;
   std::size_t complete_ = 0;
-  std::vector<std::uint32_t> pushes_;     // of this step, by parameter
+  std::vector<std::uint32_t> pushes_;  // of this step, by parameter
+  std::vector<std::size_t> missing_;   // by part: its tensors that are not complete
+  std::vector<PartitionId> ready_;
+  std::size_t ready_elements_ = 0;
   std::vector<std::vector<float>> sums_;  // by parameter; empty without accumulation
 };
 

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "scheduler_types.h"
+#include "transport/bundle.h"
 
 namespace leeway::worker {
 namespace {
@@ -14,69 +15,141 @@ constexpr std::size_t kAlignElements = 32;
 
 }  // namespace
 
-Result<Layout> Layout::make(const rpc::Plan& plan, const std::vector<Declared>& declared,
-                            std::size_t servers) {
-  const auto broken = [](std::string what) {
-    return fail(Code::kDataLoss, "the scheduler's plan does not hold together: " + std::move(what));
-  };
-  Layout layout;
-  std::map<std::string, std::size_t> by_name;
-  for (std::size_t i = 0; i < declared.size(); ++i) {
-    by_name.emplace(declared[i].name, i);
-    layout.tensors_.push_back({.begin = layout.elements_, .elements = declared[i].elements});
-    layout.elements_ +=
-        (declared[i].elements + kAlignElements - 1) / kAlignElements * kAlignElements;
+// Reads the plan step by step; each step says what is wrong with it.
+class Layout::Maker {
+ public:
+  Maker(const rpc::Plan& plan, const std::vector<Declared>& declared, std::size_t servers)
+      : plan_(plan), declared_(declared), pieces_(servers) {}
+
+  Result<Layout> make() {
+    if (auto status = match_tensors(); !status) return tl::unexpected(status.error());
+    if (auto status = read_partitions(); !status) return tl::unexpected(status.error());
+    place();
+    return std::move(layout_);
   }
 
-  if (plan.tensors.size() != declared.size())
+ private:
+  static tl::unexpected<Error> broken(std::string what) {
+    return fail(Code::kDataLoss, "the scheduler's plan does not hold together: " + std::move(what));
+  }
+
+  Status match_tensors();
+  Status read_partitions();
+  void place();
+  std::size_t take(std::size_t elements);
+
+  const rpc::Plan& plan_;
+  const std::vector<Declared>& declared_;
+  Layout layout_;
+  std::vector<std::size_t> parameters_;                      // by tensor of the plan
+  std::vector<std::vector<transport::BundlePiece>> pieces_;  // by server
+};
+
+Status Layout::Maker::match_tensors() {
+  std::map<std::string, std::size_t> by_name;
+  for (std::size_t i = 0; i < declared_.size(); ++i) by_name.emplace(declared_[i].name, i);
+  if (plan_.tensors.size() != declared_.size())
     return fail(Code::kRefused, fmt::format("the job's model has {} tensors, this program's has {}",
-                                            plan.tensors.size(), declared.size()));
-  std::vector<std::size_t> parameter_of;  // by tensor of the plan
-  for (const rpc::TensorSpec& tensor : plan.tensors) {
+                                            plan_.tensors.size(), declared_.size()));
+  for (const rpc::TensorSpec& tensor : plan_.tensors) {
     const auto it = by_name.find(tensor.name);
     if (it == by_name.end())
       return fail(Code::kRefused,
                   fmt::format("the job's model has a tensor {} that this program did not declare",
                               tensor.name));
-    if (tensor.shape != declared[it->second].shape)
+    if (tensor.shape != declared_[it->second].shape)
       return fail(
           Code::kRefused,
           fmt::format("tensor {} is {} in the job's model and {} in this program", tensor.name,
-                      to_string(tensor.shape), to_string(declared[it->second].shape)));
-    parameter_of.push_back(it->second);
+                      to_string(tensor.shape), to_string(declared_[it->second].shape)));
+    parameters_.push_back(it->second);
   }
+  return {};
+}
 
-  layout.shards_.resize(servers);
-  std::vector<std::size_t> covered(declared.size());
-  for (std::size_t i = 0; i < plan.partitions.size(); ++i) {
-    const rpc::Partition& p = plan.partitions[i];
+Status Layout::Maker::read_partitions() {
+  std::vector<std::size_t> covered(declared_.size());
+  for (std::size_t i = 0; i < plan_.partitions.size(); ++i) {
+    const rpc::Partition& p = plan_.partitions[i];
     if (p.id != static_cast<std::int64_t>(i))
       return broken(fmt::format("partition {} is {}", i, p.id));
-    if (p.tensor < 0 || static_cast<std::size_t>(p.tensor) >= parameter_of.size() || p.server < 0 ||
-        static_cast<std::size_t>(p.server) >= servers)
+    if (p.tensor < 0 || static_cast<std::size_t>(p.tensor) >= parameters_.size() || p.server < 0 ||
+        static_cast<std::size_t>(p.server) >= pieces_.size())
       return broken(fmt::format("partition {} lies nowhere", i));
-    const std::size_t parameter = parameter_of[static_cast<std::size_t>(p.tensor)];
-    Tensor& tensor = layout.tensors_[parameter];
+    const std::size_t parameter = parameters_[static_cast<std::size_t>(p.tensor)];
+    const Declared& declared = declared_[parameter];
     if (p.first < 0 || p.elements < 0 || static_cast<std::size_t>(p.first) != covered[parameter] ||
-        static_cast<std::size_t>(p.elements) > tensor.elements - covered[parameter])
-      return broken(
-          fmt::format("partition {} leaves a gap in {} or overlaps", i, declared[parameter].name));
-    const ServerId server(static_cast<std::uint32_t>(p.server));
-    const PartitionId id(static_cast<std::uint32_t>(i));
-    layout.parts_.push_back({.begin = tensor.begin + covered[parameter],
-                             .elements = static_cast<std::size_t>(p.elements),
-                             .server = server});
-    covered[parameter] += static_cast<std::size_t>(p.elements);
-    if (p.elements == 0) continue;
-    tensor.partitions.push_back(id);
-    layout.shards_[server.value()].push_back(id);
+        static_cast<std::size_t>(p.elements) > declared.elements - covered[parameter])
+      return broken(fmt::format("partition {} leaves a gap in {} or overlaps", i, declared.name));
+    const auto elements = static_cast<std::size_t>(p.elements);
+    covered[parameter] += elements;
+    pieces_[static_cast<std::size_t>(p.server)].push_back(
+        {PartitionId(static_cast<std::uint32_t>(i)), elements, elements == declared.elements});
   }
-  for (std::size_t i = 0; i < declared.size(); ++i)
-    if (covered[i] != declared[i].elements)
+  for (std::size_t i = 0; i < declared_.size(); ++i)
+    if (covered[i] != declared_[i].elements)
       return broken(fmt::format("{} of {} elements of {} lie nowhere",
-                                declared[i].elements - covered[i], declared[i].elements,
-                                declared[i].name));
-  return layout;
+                                declared_[i].elements - covered[i], declared_[i].elements,
+                                declared_[i].name));
+  return {};
+}
+
+std::size_t Layout::Maker::take(std::size_t elements) {
+  const std::size_t begin = layout_.elements_;
+  layout_.elements_ += (elements + kAlignElements - 1) / kAlignElements * kAlignElements;
+  return begin;
+}
+
+// In order of declaration; a bundle lies where the first of its tensors would.
+void Layout::Maker::place() {
+  struct Place {
+    PartitionId bundle;
+    std::uint64_t offset = 0;
+  };
+  std::vector<Place> places(plan_.partitions.size());  // by partition
+  layout_.parts_.resize(plan_.partitions.size());
+  for (std::size_t server = 0; server < pieces_.size(); ++server)
+    for (const transport::Bundle& bundle : transport::make_bundles(pieces_[server])) {
+      Part& part = layout_.parts_[bundle.id.value()];
+      part.elements = bundle.elements;
+      part.server = ServerId(static_cast<std::uint32_t>(server));
+      for (const transport::Bundle::Member& member : bundle.members) {
+        const transport::BundlePiece& piece = pieces_[server][member.piece];
+        places[piece.id.value()] = {bundle.id, member.offset};
+        part.tensors += piece.elements > 0 ? 1 : 0;
+      }
+    }
+
+  std::vector<std::vector<std::size_t>> partitions(declared_.size());  // by parameter, in order
+  for (std::size_t i = 0; i < plan_.partitions.size(); ++i)
+    if (plan_.partitions[i].elements > 0)
+      partitions[parameters_[static_cast<std::size_t>(plan_.partitions[i].tensor)]].push_back(i);
+  layout_.shards_.resize(pieces_.size());
+  std::vector<bool> placed(plan_.partitions.size());
+  for (std::size_t i = 0; i < declared_.size(); ++i) {
+    Tensor& tensor = layout_.tensors_.emplace_back(Tensor{.elements = declared_[i].elements});
+    // A tensor in several partitions lies in one piece.
+    const bool whole = partitions[i].size() != 1;
+    if (whole) tensor.begin = take(tensor.elements);
+    std::size_t before = 0;
+    for (const std::size_t p : partitions[i]) {
+      const PartitionId id = places[p].bundle;
+      Part& part = layout_.parts_[id.value()];
+      if (!placed[id.value()]) {
+        placed[id.value()] = true;
+        part.begin = whole ? tensor.begin + before : take(part.elements);
+        layout_.shards_[part.server.value()].push_back(id);
+      }
+      if (!whole) tensor.begin = part.begin + places[p].offset;
+      before += static_cast<std::size_t>(plan_.partitions[p].elements);
+      tensor.parts.push_back(id);
+    }
+  }
+}
+
+Result<Layout> Layout::make(const rpc::Plan& plan, const std::vector<Declared>& declared,
+                            std::size_t servers) {
+  return Maker(plan, declared, servers).make();
 }
 
 }  // namespace leeway::worker

@@ -30,11 +30,13 @@ class Layout {
   struct Tensor {
     std::size_t begin = 0;  // of its first element, in elements of a flat buffer
     std::size_t elements = 0;
-    std::vector<PartitionId> partitions;  // those with elements, in order
+    std::vector<PartitionId> parts;  // what travels of it, in order
   };
+  // What travels as one: a bundle of partitions (transport/bundle.h), by the id of its first.
   struct Part {
     std::size_t begin = 0;     // in elements of a flat buffer
-    std::size_t elements = 0;  // 0: an empty partition, which never travels
+    std::size_t elements = 0;  // 0: empty, which never travels, or in the bundle of another
+    std::size_t tensors = 0;   // that lie in it
     ServerId server;
   };
 
@@ -46,7 +48,7 @@ class Layout {
   const std::vector<Tensor>& tensors() const noexcept { return tensors_; }
   // By partition id.
   const std::vector<Part>& parts() const noexcept { return parts_; }
-  // By server: the partitions that travel.
+  // By server: the parts that travel, in order of declaration, which a forward pass needs them in.
   const std::vector<std::vector<PartitionId>>& shards() const noexcept { return shards_; }
   // Of one flat buffer that holds all tensors.
   std::size_t elements() const noexcept { return elements_; }
@@ -56,6 +58,8 @@ class Layout {
   std::vector<Part> parts_;
   std::vector<std::vector<PartitionId>> shards_;
   std::size_t elements_ = 0;
+
+  class Maker;
 };
 
 }  // namespace leeway::worker

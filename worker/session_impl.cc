@@ -24,6 +24,8 @@ constexpr std::chrono::seconds kExplainFirst{5};
 constexpr std::chrono::seconds kExplainAgain{30};
 // How long an injected kill waits for the pushes before it to reach the servers.
 constexpr std::chrono::seconds kKillPatience{2};
+// Gradients wait for each other until there are so many elements, or the step ends.
+constexpr std::size_t kPushTogether = std::size_t{1} << 17;
 // Servers of one job that a worker's queues are sized for.
 constexpr std::uint32_t kFabricPeers = 64;
 
@@ -362,10 +364,14 @@ void SessionImpl::push(Parameter parameter, std::span<const float> gradient) {
       break;
   }
   // Of a step that will be skipped nothing further needs to travel.
-  const std::vector<PartitionId>& partitions = layout_->tensors()[parameter.index()].partitions;
-  if (skip_ || partitions.empty()) return;
-  payloads_pushed_ += partitions.size();
-  data_->push(partitions, static_cast<float>(scaler_.scale()));
+  if (!skip_ && gradients_->ready_elements() >= kPushTogether) push_ready();
+}
+
+void SessionImpl::push_ready() {
+  auto parts = gradients_->take_ready();
+  if (parts.empty()) return;
+  payloads_pushed_ += parts.size();
+  data_->push(std::move(parts), static_cast<float>(scaler_.scale()));
 }
 
 StepResult SessionImpl::commit(const StepInfo& info) {
@@ -378,12 +384,17 @@ StepResult SessionImpl::commit(const StepInfo& info) {
                           clock_.value(), declared_[*missing].name, gradients_->pushes(*missing),
                           options_.accumulate_steps));
   obey_slowdown();
+  const auto scale = static_cast<float>(scaler_.scale());  // of this step
   if (auto status = scaler_.finished(!skip_); !status)
     fail_with(fmt::format("step {}: {}", clock_.value(), status.error().message));
   if (skip_)
     log::info("skipped step {}: a gradient is not finite; the loss scale is {} now", clock_.value(),
               scaler_.scale());
-  data_->end_step(skip_ ? Ending::kAbandon : Ending::kCommit, info.samples, scaler_.save());
+  std::vector<PartitionId> rest;
+  if (!skip_) rest = gradients_->take_ready();
+  payloads_pushed_ += rest.size();
+  data_->end_step(std::move(rest), scale, skip_ ? Ending::kAbandon : Ending::kCommit, info.samples,
+                  scaler_.save());
   clock_ = clock_.next();
   phase_ = Phase::kBetweenSteps;
 
@@ -452,6 +463,7 @@ void SessionImpl::obey_slowdown() {
 void SessionImpl::obey_kill() {
   if (!faults_.due(Injection::Kind::kKill, clock_)) return;
   if (gradients_->complete() < std::max<std::size_t>(gradients_->wanted() / 2, 1)) return;
+  if (!skip_) push_ready();
   Lock lock(board_.mutex);
   board_.changed.wait_for(lock, kKillPatience,
                           [this] { return board_.payloads_taken >= payloads_pushed_; });

@@ -72,6 +72,7 @@ class SessionImpl final : public Session {
   void wait(Lock& lock, const std::string& waiting, Ready ready);
 
   void check_parameter(Parameter parameter, std::string_view call) const;
+  void push_ready();  // the parts that are complete and not sent
   void obey_slowdown();
   void obey_kill();
   void tell(Lock& lock) noexcept;  // the failure on the board, to the scheduler

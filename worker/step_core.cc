@@ -121,12 +121,13 @@ Result<Effects> StepCore::pull_final() {
 
 // Sends what may go now.
 void StepCore::advance(Effects& effects) {
-  if (filling_.end && filling_.pushed == 0 && unconfirmed_.count == 0) {
+  const bool early = filling_.end && shards_.size() == 1 && filling_.end->ending == Ending::kCommit;
+  if (filling_.end && (filling_.pushed == 0 || early) && unconfirmed_.count == 0) {
     transport::Commit commit = std::move(*filling_.end);
+    unconfirmed_ = {commit.ending, commit.clock, std::vector<bool>(shards_.size(), true),
+                    shards_.size(), filling_.pushed};
     filling_ = Filling{};
     filling_.payloads.resize(owner_.size());
-    unconfirmed_ = {commit.ending, commit.clock, std::vector<bool>(shards_.size(), true),
-                    shards_.size()};
     for (std::size_t s = 0; s < shards_.size(); ++s)
       effects.push_back(SendEnding{ServerId(static_cast<std::uint32_t>(s)), commit});
     if (commit.ending == Ending::kInitial) {
@@ -213,6 +214,7 @@ Result<Effects> StepCore::committed(ServerId from, const transport::Committed& m
   Effects effects;
   for (SendPush& push : std::exchange(held_[from.value()], {})) effects.push_back(std::move(push));
   if (--unconfirmed_.count != 0) return effects;
+  if (unconfirmed_.untaken != 0) effects.push_back(PayloadsTaken{unconfirmed_.untaken});
   effects.push_back(EndingConfirmed{unconfirmed_.clock, unconfirmed_.ending});
   advance(effects);
   return effects;

@@ -7,7 +7,8 @@
 //   * The ending of step c (COMMIT or ABANDON) goes to every server, also to those without a
 //     partition of this model, when the program has ended the step, every push of it was taken, and
 //     the ending before it was confirmed by every server. So at most one ending is on its way, and
-//     servers never disagree by more than one step.
+//     servers never disagree by more than one step. An only server has nobody to disagree with: its
+//     COMMIT goes at once, and it counts the step when it has the payloads.
 //   * A push goes to a server that confirmed the ending before: fabrics need not keep the order of
 //     two messages, and a server takes no push of a step whose predecessor has not ended there.
 //   * PULL c+1 goes to every server with the ending of step c. Weights are ready when all have
@@ -120,6 +121,7 @@ class StepCore {
     Clock clock;
     std::vector<bool> by_server;
     std::size_t count = 0;
+    std::size_t untaken = 0;  // payloads that the only server had not taken when it was sent
   };
   struct Pulling {
     struct Answer {

@@ -89,7 +89,7 @@ void apply(Optimizer optimizer, const Arrays& arrays, std::size_t begin, std::si
     args.state[1] = arrays.v.data() + at;
     args.publish = reinterpret_cast<std::byte*>(arrays.publish.data() + at);
     args.step = 10;
-    update(optimizer, hyper, args);
+    update(optimizer, hyper, {&args, 1});
   }
 }
 

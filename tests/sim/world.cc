@@ -41,6 +41,7 @@ World::World(const WorldOptions& options) : events_(options.seed) {
                               .per_clock = per_clock_,
                               .staleness = staleness_,
                               .minimal_slabs = least,
+                              .only_server = server_count_ == 1,
                               .bugs = options.bugs};
     config.slabs = least + static_cast<std::uint32_t>(events_.below(3));
     if (options.one_slab) config.slabs = config.minimal_slabs = 1;
@@ -110,7 +111,7 @@ void World::to_server(const Worker& from, std::size_t server, transport::Body bo
       if (const auto* push = std::get_if<transport::Push>(&body))
         carry_out(server, core.push(who, *push, events_.now()));
       else if (const auto* commit = std::get_if<transport::Commit>(&body))
-        carry_out(server, core.end_step(who, *commit));
+        carry_out(server, core.end_step(who, *commit, events_.now()));
       else
         carry_out(server, core.pull(who, std::get<transport::Pull>(body), events_.now()));
     });
@@ -150,6 +151,8 @@ void World::start_push(Worker& worker) {
   worker.weights = false;
   worker.pushing = true;
   worker.abandon = events_.chance(0.1);
+  // With one server the COMMIT need not wait for the payloads to be taken.
+  worker.early = server_count_ == 1 && !worker.abandon && events_.chance(0.5);
   worker.untaken.clear();
   for (std::size_t s = 0; s < server_count_; ++s)
     for (PartitionId p : shard(s)) worker.untaken.insert(p.value());
@@ -191,7 +194,7 @@ void World::taken(Worker& worker, PartitionId partition, bool initial) {
 }
 
 void World::maybe_commit(Worker& worker) {
-  if (!worker.pushing || !worker.untaken.empty()) return;
+  if (!worker.pushing || (!worker.untaken.empty() && !worker.early)) return;
   for (const auto& [server, steps] : worker.confirmed)
     if (steps < worker.clock) return;
   worker.pushing = false;
@@ -227,6 +230,9 @@ void World::carry_out(std::size_t s, const server::Effects& effects) {
       events_.soon(kCompute, [this, s, read = *read] {
         Server& to = servers_[s];
         const bool ok = workers_[read.step.worker.value()].alive;
+        const Worker& from = workers_[read.step.worker.value()];
+        if (ok && !read.initial && from.pushing && Clock(from.clock) > read.step.clock)
+          broken("a gradient is read after its worker went on to the next step");
         if (ok && !read.initial && ++to.payloads[read.step] == 2) to.read_whole.insert(read.step);
         // The fabric may keep the slab of a failed read; a server with a single one ends then.
         const bool kept = !ok && !read.initial && spare_slabs_ && events_.chance(0.5);
@@ -279,38 +285,44 @@ void World::carry_out(std::size_t s, const server::Effects& effects) {
 
 void World::apply(std::size_t s, const server::Apply& update) {
   Server& server = servers_[s];
+  for (const server::Sum& sum : update.sums) add(server, sum);
+  events_.soon(kCompute, [this, s] {
+    Server& now = servers_[s];
+    now.visible.merge(now.applying);
+    now.applying.clear();
+    for (const auto& send : std::exchange(now.answers, {})) send();
+    carry_out(s, now.core->apply_done());
+  });
+}
+
+void World::add(Server& server, const server::Sum& sum) {
   std::optional<StepId> before;
-  for (const server::Contribution& contribution : update.contributions) {
+  for (const server::Contribution& contribution : sum.contributions) {
     const StepId step = contribution.step;
     if (server.visible.contains(step) || !server.applying.insert(step).second)
-      broken(fmt::format("server.{} applies step {} of worker.{} twice", s, step.clock.value(),
+      broken(fmt::format("step {} of worker.{} is applied twice", step.clock.value(),
                          step.worker.value()));
     if (!server.read_whole.contains(step) || abandoned_.contains(step) ||
         !commit_sent_.contains(step))
-      broken(fmt::format("server.{} applies step {} of worker.{}, which was not committed", s,
+      broken(fmt::format("step {} of worker.{} is applied and was not committed",
                          step.clock.value(), step.worker.value()));
     if (before && before->worker >= step.worker) broken("a sum is not in worker order");
     if (before && per_clock_ && before->clock != step.clock) broken("a sum mixes clocks");
     before = step;
     ++steps_applied_;
   }
-  if (update.weight != 1.0f / static_cast<float>(update.contributions.size()))
+  if (sum.weight != 1.0f / static_cast<float>(sum.contributions.size()))
     broken("an update has a wrong weight");
-  events_.soon(kCompute, [this, s] {
-    Server& now = servers_[s];
-    now.visible.merge(now.applying);
-    now.applying.clear();
-    carry_out(s, now.core->apply_done());
-  });
 }
 
 bool World::holds(const Server& server, WorkerId worker, std::uint64_t clock) const {
   const StepId step{worker, Clock(clock)};
-  return server.visible.contains(step) || abandoned_.contains(step);
+  return server.visible.contains(step) || server.applying.contains(step) ||
+         abandoned_.contains(step);
 }
 
 void World::answer(std::size_t s, const server::AnswerPull& pull) {
-  const Server& server = servers_[s];
+  Server& server = servers_[s];
   const std::uint64_t clock = pull.clock.value();
   const std::uint64_t needs = clock > staleness_.value ? clock - staleness_.value : 0;
   std::uint64_t slowest = UINT64_MAX;
@@ -324,11 +336,21 @@ void World::answer(std::size_t s, const server::AnswerPull& pull) {
           fmt::format("server.{} answered worker.{} for step {} (bound {}) with {} steps of "
                       "worker.{}",
                       s, pull.worker.value(), clock, staleness_.value, has, id.value()));
-    slowest = std::min(slowest, worker.applied.value());
-    if (worker.applied.value() > has) broken("a server counts steps that its weights do not hold");
+    slowest = std::min(slowest, worker.upcoming().value());
+    if (worker.upcoming().value() > has)
+      broken("a server counts steps that its weights do not hold");
   }
   if (pull.slowest.value() != slowest) broken("a pull was told a wrong smallest clock");
-  to_worker(pull.worker, [this, s, request = pull.request](Worker& worker) {
+  // The weights are written as the update leaves them, and the answer comes after the last.
+  const auto send = [this, s, to = pull.worker, request = pull.request] { pulled(s, to, request); };
+  if (server.applying.empty())
+    send();
+  else
+    server.answers.emplace_back(send);
+}
+
+void World::pulled(std::size_t s, WorkerId to, std::uint32_t request) {
+  to_worker(to, [this, s, request](Worker& worker) {
     if (request != worker.request || worker.pushing) return;
     worker.answered.insert(s);
     for (std::size_t n = 0; n < server_count_; ++n)

@@ -56,14 +56,15 @@ class World {
     std::set<std::uint32_t> untaken;                 // partitions of the step not taken yet
     std::map<std::size_t, std::uint64_t> confirmed;  // by server: steps that it confirmed
     bool pushing = false;
-    bool abandon = false;
+    bool abandon = false, early = false;  // how the step will end
   };
   struct Server {
     std::unique_ptr<server::Consistency> core;
     std::set<StepId> visible, applying, read_whole;
-    std::map<StepId, std::size_t> payloads;  // read so far
-    std::map<WorkerId, Clock> progress;      // as last seen
-    std::uint64_t view = 0;                  // the news that it acts on
+    std::vector<std::function<void()>> answers;  // of pulls, after the update
+    std::map<StepId, std::size_t> payloads;      // read so far
+    std::map<WorkerId, Clock> progress;          // as last seen
+    std::uint64_t view = 0;                      // the news that it acts on
     std::map<std::string, std::set<StepId>> snapshots;
   };
   struct News {
@@ -94,7 +95,9 @@ class World {
   // Servers.
   void carry_out(std::size_t server, const server::Effects& effects);
   void apply(std::size_t server, const server::Apply& apply);
+  void add(Server& server, const server::Sum& sum);
   void answer(std::size_t server, const server::AnswerPull& pull);
+  void pulled(std::size_t server, WorkerId worker, std::uint32_t request);
   void snapshot(std::size_t server, const server::TakeSnapshot& taken);
   void check_progress(Server& server) const;
   bool holds(const Server& server, WorkerId worker, std::uint64_t clock) const;

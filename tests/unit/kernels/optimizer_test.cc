@@ -59,6 +59,10 @@ struct Problem {
   }
 };
 
+void update_once(Optimizer optimizer, const Hyper& hyper, const UpdateArgs& args) {
+  update(optimizer, hyper, {&args, 1});
+}
+
 bool same_bits(const Problem& a, const Problem& b) {
   const auto same = [](const auto& x, const auto& y) {
     return x.size() == y.size() &&
@@ -68,8 +72,10 @@ bool same_bits(const Problem& a, const Problem& b) {
          same(a.published, b.published);
 }
 
+void run_on(const CpuKernels& table, const UpdatePlan& plan) { table.update(&plan, 1); }
+
 void run_on(const CpuKernels& table, Optimizer optimizer, Problem& problem) {
-  table.update(plan_update(optimizer, problem.hyper, problem.args()));
+  run_on(table, plan_update(optimizer, problem.hyper, problem.args()));
 }
 
 void run_on(DeviceBackend& device, Optimizer optimizer, Problem& problem) {
@@ -181,11 +187,11 @@ TEST_CASE("a range updated in two parts gives the bits of one") {
   for (Optimizer optimizer : kOptimizers) {
     Problem whole(1500, {Dtype::kF16}, 9);
     Problem parts = whole;
-    update(optimizer, whole.hyper, whole.args());
+    update_once(optimizer, whole.hyper, whole.args());
     constexpr std::size_t kCut = 613;
     UpdateArgs first = parts.args();
     first.elements = kCut;
-    update(optimizer, parts.hyper, first);
+    update_once(optimizer, parts.hyper, first);
     UpdateArgs second = parts.args();
     Gradient rest = parts.gradients[0];
     rest.data += kCut * size_of(rest.dtype);
@@ -195,9 +201,37 @@ TEST_CASE("a range updated in two parts gives the bits of one") {
     second.state[0] += kCut;
     second.state[1] += kCut;
     second.publish += kCut * size_of(second.publish_dtype);
-    update(optimizer, parts.hyper, second);
+    update_once(optimizer, parts.hyper, second);
     CHECK(same_bits(whole, parts));
   }
+}
+
+TEST_CASE("several updates in one pass give the bits of as many passes") {
+  for (Optimizer optimizer : kOptimizers)
+    for (const std::int64_t size : {5, 1500, 140000}) {
+      CAPTURE(size);
+      Problem together(size, {Dtype::kF16, Dtype::kF16, Dtype::kF16}, 13);
+      together.hyper.weight_decay = 0.01f;
+      for (const CpuKernels* table : available_cpu_kernels()) {
+        CAPTURE(table->name);
+        Problem apart = together, one_pass = together;
+        const auto plans = [&](Problem& problem) {
+          std::vector<UpdatePlan> made;
+          const UpdateArgs args = problem.args();
+          for (std::size_t n = 0; n < args.gradients.size(); ++n) {
+            UpdateArgs one = args;
+            one.gradients = args.gradients.subspan(n, 1);
+            one.step = 4 + n;
+            made.push_back(plan_update(optimizer, problem.hyper, one));
+          }
+          return made;
+        };
+        for (const UpdatePlan& plan : plans(apart)) run_on(*table, plan);
+        const std::vector<UpdatePlan> all = plans(one_pass);
+        table->update(all.data(), all.size());
+        CHECK(same_bits(apart, one_pass));
+      }
+    }
 }
 
 TEST_CASE("the update is the published formula, to FP32's precision") {
@@ -207,7 +241,7 @@ TEST_CASE("the update is the published formula, to FP32's precision") {
     problem.hyper.weight_decay = 0.05f;
     problem.step = 7;
     const Problem before = problem;
-    update(optimizer, problem.hyper, problem.args());
+    update_once(optimizer, problem.hyper, problem.args());
     const Hyper& h = problem.hyper;
     for (std::size_t i = 0; i < before.master.size(); ++i) {
       double g = 0;
@@ -261,7 +295,7 @@ TEST_CASE("state that an optimizer does not have is never touched") {
   args.publish = nullptr;
   const std::vector<float> before = problem.master;
   for (const CpuKernels* table : available_cpu_kernels())
-    table->update(plan_update(Optimizer::kSgd, problem.hyper, args));
+    run_on(*table, plan_update(Optimizer::kSgd, problem.hyper, args));
   CHECK(problem.master != before);
   CHECK(problem.m == m);
   run_on(scalar_kernels(), Optimizer::kMomentum, problem);
@@ -282,13 +316,13 @@ TEST_CASE("N5: 4096 pushes of 1 at learning rate 1, and two of 60000, are exact 
     const std::vector<Half> ones(33, to_half(1.0f));
     const Gradient one{reinterpret_cast<const std::byte*>(ones.data()), Dtype::kF16, 1.0f};
     args.gradients = {&one, 1};
-    for (int i = 0; i < 4096; ++i) table->update(plan_update(Optimizer::kSgd, hyper, args));
+    for (int i = 0; i < 4096; ++i) run_on(*table, plan_update(Optimizer::kSgd, hyper, args));
     CHECK(master == std::vector<float>(33, -4096.0f));
     const std::vector<Half> large(33, to_half(60000.0f));
     const Gradient both[] = {{reinterpret_cast<const std::byte*>(large.data()), Dtype::kF16, 1.0f},
                              {reinterpret_cast<const std::byte*>(large.data()), Dtype::kF16, 1.0f}};
     args.gradients = both;
-    table->update(plan_update(Optimizer::kSgd, hyper, args));
+    run_on(*table, plan_update(Optimizer::kSgd, hyper, args));
     CHECK(master == std::vector<float>(33, -124096.0f));
   }
 }

@@ -17,10 +17,10 @@ TEST_CASE("C1: with one worker and no staleness every pull holds every step") {
     s.step(0, clock);
     s.pull(0, clock + 1, static_cast<std::uint32_t>(clock) + 2);
     REQUIRE(s.updates.size() == clock + 1);
-    CHECK(s.updates.back().weight == 1.0f);
-    CHECK(s.answers.size() == clock + 1);  // not before the update is done
-    s.finish_update();
+    CHECK(s.updates.back().sums[0].weight == 1.0f);
+    // With the update, which goes before it partition by partition, and not earlier.
     CHECK(s.answers.size() == clock + 2);
+    s.finish_update();
     CHECK(s.answers.back().slowest == Clock(clock + 1));
   }
   CHECK(s.refusals.empty());
@@ -41,7 +41,84 @@ TEST_CASE("a step is read when admitted, taken when read, and applied when commi
   s.end(0, 0);
   CHECK(s.committed.size() == 1);
   REQUIRE(s.updates.size() == 1);
-  CHECK(s.updates[0].contributions[0].scales == std::vector<float>{4, 4});
+  CHECK(s.updates[0].sums[0].contributions[0].scales == std::vector<float>{4, 4});
+}
+
+TEST_CASE("steps that wait for an update go into the next one together, each on its own") {
+  CoreFixture s({.staleness = Bound{9}, .workers = 2});
+  s.step(0, 0);
+  s.step(1, 0);
+  s.step(0, 1);
+  s.push(1, 1, 0);
+  s.finish_reads();
+  s.end(1, 1, Ending::kAbandon);
+  s.step(1, 2);
+  REQUIRE(s.updates.size() == 1);
+  s.pull(0, 2, 1, 9);
+  CHECK(s.answers.empty());
+  s.finish_update();
+  REQUIRE(s.updates.size() == 2);
+  std::vector<StepId> order;
+  for (const Sum& sum : s.updates[1].sums) {
+    REQUIRE(sum.contributions.size() == 1);
+    CHECK(sum.weight == 1.0f);
+    order.push_back(sum.contributions[0].step);
+  }
+  CHECK(order == std::vector<StepId>{
+                     {WorkerId(1), Clock(0)}, {WorkerId(0), Clock(1)}, {WorkerId(1), Clock(2)}});
+  REQUIRE(s.answers.size() == 1);
+  CHECK(s.answers[0].slowest == Clock(2));
+  CHECK(s.core->applied().at(WorkerId(1)) == Clock(0));  // not before it is done
+  s.finish_update();
+  CHECK(s.core->applied().at(WorkerId(0)) == Clock(2));
+  CHECK(s.core->applied().at(WorkerId(1)) == Clock(3));
+}
+
+TEST_CASE("an only server takes a COMMIT before the payloads, and counts it when they are there") {
+  for (const bool first : {false, true})
+    for (const bool dies : {false, true}) {
+      CAPTURE(first);
+      CAPTURE(dies);
+      CoreFixture s({.workers = 2, .only_server = true});
+      if (!first) s.push(0, 0, 0);
+      s.end(0, 0);
+      s.end(0, 0);  // again
+      s.push(0, 0, 1);
+      if (first) s.push(0, 0, 0);
+      CHECK(s.committed.empty());
+      if (!dies) {
+        s.finish_reads();
+        CHECK(s.taken.empty());  // COMMITTED says it
+        CHECK(s.committed.size() == 1);
+        CHECK(s.updates.size() == 1);
+        CHECK(s.refusals.empty());
+        continue;
+      }
+      // What was said of a dead worker stays true, whatever its transfers still bring.
+      s.view({{WorkerPhase::kResolving, 0}, {WorkerPhase::kLive, 0}});
+      CHECK(s.core->resolving().at(WorkerId(0)) == Clock(0));
+      s.finish_reads();
+      CHECK(s.core->resolving().at(WorkerId(0)) == Clock(0));
+      s.view({{WorkerPhase::kDead, 0}, {WorkerPhase::kLive, 0}});
+      CHECK(s.updates.empty());
+      s.step(1, 0);
+      CHECK(s.updates.size() == 1);
+    }
+}
+
+TEST_CASE("a pull is answered in the order in which it asks") {
+  CoreFixture s({.elements = {4, 4, 4}});
+  transport::Pull pull{.request = 1, .total = 3};
+  for (const std::uint32_t p : {2, 0}) pull.entries.push_back({.partition = PartitionId(p)});
+  s.take(s.core->pull(s.sender(0), pull, TimePoint()));
+  s.take(s.core->pull(s.sender(0), pull, TimePoint()));  // the same message again
+  CHECK(s.answers.empty());
+  pull.entries = {{.partition = PartitionId(1)}};
+  s.take(s.core->pull(s.sender(0), pull, TimePoint()));
+  REQUIRE(s.answers.size() == 1);
+  std::vector<LocalPartition> order;
+  for (const AnswerPull::Entry& entry : s.answers[0].entries) order.push_back(entry.partition);
+  CHECK(order == std::vector<LocalPartition>{2, 0, 1});
 }
 
 TEST_CASE("the gate holds to the bound, per push") {
@@ -76,10 +153,10 @@ TEST_CASE("per clock: sums are in worker order whatever came first, and averaged
       s.step(worker, 0);
     }
     REQUIRE(s.updates.size() == 1);
-    REQUIRE(s.updates[0].contributions.size() == 3);
+    REQUIRE(s.updates[0].sums[0].contributions.size() == 3);
     for (std::uint32_t w = 0; w < 3; ++w)
-      CHECK(s.updates[0].contributions[w].step.worker == WorkerId(w));
-    CHECK(s.updates[0].weight == 1.0f / 3);
+      CHECK(s.updates[0].sums[0].contributions[w].step.worker == WorkerId(w));
+    CHECK(s.updates[0].sums[0].weight == 1.0f / 3);
   }
 }
 
@@ -227,7 +304,7 @@ TEST_CASE("hold and cut: the snapshot is at the named clocks, wherever the serve
   // Another server has step 0 of worker 1 already, and not more of worker 0.
   s.take(s.core->cut("a", {{WorkerId(0), Clock(2)}, {WorkerId(1), Clock(1)}}));
   REQUIRE(s.updates.size() == 3);
-  CHECK(s.updates.back().contributions[0].step.worker == WorkerId(1));
+  CHECK(s.updates.back().sums[0].contributions[0].step.worker == WorkerId(1));
   CHECK(s.snapshots.empty());
   s.finish_update();
   REQUIRE(s.snapshots.size() == 1);
@@ -275,9 +352,10 @@ TEST_CASE("M9: a worker that dies at any point of a step leaves all of it or not
           s.step(1, 0);
           std::size_t counted = 0;
           for (std::size_t i = 0; i < s.updates.size(); ++i) {
-            counted += static_cast<std::size_t>(
-                std::ranges::count(s.updates[i].contributions, WorkerId(0),
-                                   [](const Contribution& c) { return c.step.worker; }));
+            for (const Sum& sum : s.updates[i].sums)
+              counted += static_cast<std::size_t>(
+                  std::ranges::count(sum.contributions, WorkerId(0),
+                                     [](const Contribution& c) { return c.step.worker; }));
             s.finish_update();
           }
           CHECK(counted == final_clock);
@@ -384,7 +462,7 @@ TEST_CASE("a worker that finished is not waited for") {
     s.finish_update();
     s.pull(1, 2, 1);
     CHECK(s.answers.size() == 1);
-    CHECK(s.updates.back().weight == 1.0f);
+    CHECK(s.updates.back().sums[0].weight == 1.0f);
   }
 }
 

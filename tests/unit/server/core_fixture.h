@@ -20,6 +20,7 @@ struct CoreOptions {
   std::uint32_t slabs = 4;
   std::uint32_t minimal_slabs = 1;
   bool initialized = true;
+  bool only_server = false;
   std::vector<std::uint64_t> elements{4, 4};
 };
 
@@ -31,6 +32,7 @@ class CoreFixture {
                       .staleness = options.staleness,
                       .slabs = options.slabs,
                       .minimal_slabs = options.minimal_slabs,
+                      .only_server = options.only_server,
                       .initialized = options.initialized};
     for (std::uint32_t p = 0; p < options.elements.size(); ++p)
       config.partitions.push_back({PartitionId(p), options.elements[p]});
@@ -60,7 +62,7 @@ class CoreFixture {
   }
   void end(std::uint32_t worker, std::uint64_t clock,
            transport::Ending ending = transport::Ending::kCommit) {
-    take(core->end_step(sender(worker), {.clock = Clock(clock), .ending = ending}));
+    take(core->end_step(sender(worker), {.clock = Clock(clock), .ending = ending}, TimePoint()));
   }
   void pull(std::uint32_t worker, std::uint64_t clock, std::uint32_t request,
             std::uint32_t staleness = 0) {

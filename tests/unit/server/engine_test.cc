@@ -32,10 +32,12 @@ class FakeWorker {
   FakeWorker() : endpoint_(open_endpoint()) {
     memory_ =
         value_or_throw(endpoint_->allocate(kPartitions * kElements * 4, transport::Access::kPeers));
-    endpoint_->start([this](std::span<const std::byte> bytes) {
-      auto message = transport::decode(bytes);
+    endpoint_->start([this](std::span<const std::byte> frame) {
       const std::lock_guard lock(mutex_);
-      if (message) inbox_.push_back(std::move(message->body));
+      while (!frame.empty()) {
+        auto message = transport::decode_next(frame);
+        if (message) inbox_.push_back(std::move(message->body));
+      }
       changed_.notify_all();
     });
   }

@@ -34,8 +34,8 @@ void fill_slab(Memory& memory, const ShardLayout& layout, std::size_t p, float v
   std::fill_n(data, layout.shape().elements[p], to_half(value));
 }
 
-Contribution contribution(std::size_t partitions, float scale) {
-  return {{}, 0, std::vector<float>(partitions, scale)};
+std::vector<Sum> one_gradient(std::size_t partitions, float scale) {
+  return {{.contributions = {{{}, 0, std::vector<float>(partitions, scale)}}}};
 }
 
 constexpr kernels::Hyper kPlain{.learning_rate = 1.0f};
@@ -84,10 +84,10 @@ TEST_CASE("N5: ones pushed 4096 times at rate 1 add up exactly; two pushes of 60
   Shard shard(layout, memory.blocks());
   shard.set_version(0, Version(1));
   fill_slab(memory, layout, 0, 1.0f);
-  const std::vector<Contribution> ones{contribution(1, 1.0f)};
+  const std::vector<Sum> ones = one_gradient(1, 1.0f);
   const auto update = [&] {
     shard.begin_update(0);
-    shard.update_partition(0, kernels::Optimizer::kSgd, kPlain, ones, 1.0f);
+    shard.update_partition(0, kernels::Optimizer::kSgd, kPlain, ones);
     shard.end_update(0);
   };
   for (int i = 0; i < 4096; ++i) update();
@@ -127,7 +127,7 @@ TEST_CASE("C4: while constants are added, every published copy that a pull reads
     fill_slab(memory, layout, p, -1.0f);
     shard.set_version(p, Version(1));
   }
-  const std::vector<Contribution> ones{contribution(8, 1.0f)};
+  const std::vector<Sum> ones = one_gradient(8, 1.0f);
   std::atomic<int> torn{0}, pulls{0};
   {
     ComputePool pool(2);
@@ -138,8 +138,7 @@ TEST_CASE("C4: while constants are added, every published copy that a pull reads
         readings.push_back(shard.begin_read(p));
         REQUIRE(shard.may_update(p));
         shard.begin_update(p);
-        pool.run(
-            [&, p] { shard.update_partition(p, kernels::Optimizer::kSgd, kPlain, ones, 1.0f); });
+        pool.run([&, p] { shard.update_partition(p, kernels::Optimizer::kSgd, kPlain, ones); });
         pool.run([&, p, reading = readings.back()] {
           const auto* copy =
               reinterpret_cast<const float*>(memory.published.data() + reading.place.offset);

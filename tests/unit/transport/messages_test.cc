@@ -7,6 +7,8 @@
 #include <cstring>
 #include <random>
 
+#include "transport/outbox.h"
+
 namespace leeway::transport {
 namespace {
 
@@ -28,6 +30,18 @@ Push some_push(std::size_t n) {
                             .bytes = 1 + i,
                             .codec = i % 2 == 0 ? Codec::kF16 : Codec::kF32,
                             .initial = i % 3 == 0});
+  return push;
+}
+
+// Every second payload is in the message.
+Push some_inline_push(std::size_t n) {
+  Push push = some_push(n);
+  for (std::size_t i = 1; i < n; i += 2) {
+    push.entries[i].initial = false;
+    push.entries[i].inlined = true;
+    for (std::size_t k = 0; k < push.entries[i].bytes; ++k)
+      push.payload.push_back(static_cast<std::byte>(i));
+  }
   return push;
 }
 
@@ -57,6 +71,7 @@ std::vector<std::byte> state(std::size_t n) {
 
 std::vector<Body> one_of_each() {
   return {some_push(3),
+          some_inline_push(5),
           PushTaken{Clock(7), {PartitionId(1), PartitionId(UINT32_MAX)}},
           Commit{Clock(7), Ending::kCommit, 64, state(17)},
           Commit{Clock(7), Ending::kAbandon, 64, {}},
@@ -82,7 +97,7 @@ std::string error_of(const std::vector<std::byte>& bytes) {
 
 TEST_CASE("the header lies where the documentation says") {
   const auto bytes = encode(kSender, Committed{Clock(0x0A0B), Ending::kInitial});
-  const unsigned char expected[] = {'L',  'W',  'Y',  '1',  2,    0, 6,  0, 0x88, 0x77, 0x66,
+  const unsigned char expected[] = {'L',  'W',  'Y',  '1',  3,    0, 6,  0, 0x88, 0x77, 0x66,
                                     0x55, 0x44, 0x33, 0x22, 0x11, 9, 0,  0, 0,    0,    0,
                                     0,    0,    3,    0,    0,    0, 10, 0, 0,    0,    0x0B,
                                     0x0A, 0,    0,    0,    0,    0, 0,  5, 0};
@@ -201,7 +216,7 @@ TEST_CASE("wrong values are refused by name") {
   CHECK(error_of(bytes).find("not a Leeway process") != std::string::npos);
   bytes = good;
   set(bytes, 4, 1, 2);
-  CHECK(error_of(bytes).find("wire version 1, this process 2") != std::string::npos);
+  CHECK(error_of(bytes).find("wire version 1, this process 3") != std::string::npos);
   CHECK(decode(bytes).error().code == Code::kUnsupported);
   for (const std::uint64_t type : {0u, 10u, 65535u}) {
     bytes = good;
@@ -220,8 +235,14 @@ TEST_CASE("wrong values are refused by name") {
     CHECK(error_of(bytes).find("codec") != std::string::npos);
   }
   bytes = good;
-  set(bytes, codec + 1, 2, 1);
+  set(bytes, codec + 1, 4, 1);
   CHECK(error_of(bytes).find("flags") != std::string::npos);
+  Push short_of_payload = some_inline_push(4);
+  short_of_payload.payload.pop_back();
+  CHECK(error_of(encode(kSender, short_of_payload)).find("lacks its 4 bytes") != std::string::npos);
+  Push sums_up_to_nothing = some_inline_push(4);  // modulo 2^64
+  sums_up_to_nothing.entries[1].bytes = UINT64_MAX - 3;
+  CHECK_FALSE(decode(encode(kSender, sums_up_to_nothing)).has_value());
   bytes = encode(kSender, Committed{Clock(1), Ending::kCommit});
   for (const std::uint64_t type : {0u, 2u, 6u}) {
     set(bytes, 32 + 8, type, 2);
@@ -263,6 +284,59 @@ TEST_CASE("as many entries as promised fit a message, and not one more") {
   }
   CHECK(max_push_entries(0, 1) == 0);
   CHECK(max_pull_entries(40, 1) == 0);
+}
+
+TEST_CASE("payloads fit beside the entries as promised, and not one byte more") {
+  Push push = some_push(3);
+  push.entries[1].initial = false;
+  push.entries[1].inlined = true;
+  push.payload = state(inline_room(1024, 2, 3));
+  push.entries[1].bytes = push.payload.size();
+  CHECK(encode(kSender, push).size() == 1024);
+  CHECK(decode(encode(kSender, push)).has_value());
+  CHECK(inline_room(50, 1, 1) == 0);
+}
+
+TEST_CASE("a frame holds messages in their order, and ends at the first that is broken") {
+  std::vector<std::byte> bytes;
+  for (const Body& body : one_of_each()) {
+    const auto message = encode(kSender, body);
+    bytes.insert(bytes.end(), message.begin(), message.end());
+  }
+  std::span<const std::byte> frame = bytes;
+  for (const Body& body : one_of_each()) {
+    const auto message = decode_next(frame);
+    REQUIRE(message.has_value());
+    CHECK(encode(message->sender, message->body) == encode(kSender, body));
+  }
+  CHECK(frame.empty());
+  CHECK_FALSE(decode(bytes).has_value());  // that is for one alone
+  bytes[encode(kSender, one_of_each()[0]).size()] = std::byte{0};
+  frame = bytes;
+  CHECK(decode_next(frame).has_value());
+  CHECK_FALSE(frame.empty());
+  CHECK_FALSE(decode_next(frame).has_value());
+  CHECK(frame.empty());
+}
+
+TEST_CASE("an outbox gathers what goes to one receiver, in order, up to a frame's size") {
+  std::vector<std::pair<std::uint32_t, std::size_t>> sent;
+  Outbox outbox(100, [&](std::uint32_t to, const Outbox::Frame& frame) {
+    sent.emplace_back(to, frame.size());
+  });
+  CHECK(outbox.add(7, state(60)));
+  CHECK_FALSE(outbox.add(3, state(10)));
+  CHECK_FALSE(outbox.add(3, state(20)));
+  CHECK(sent.empty());
+  CHECK_FALSE(outbox.add(7, state(41)));
+  CHECK(sent == std::vector<std::pair<std::uint32_t, std::size_t>>{{7, 60}});
+  sent.clear();
+  outbox.flush();
+  CHECK(sent == std::vector<std::pair<std::uint32_t, std::size_t>>{{3, 30}, {7, 41}});
+  sent.clear();
+  outbox.flush();
+  CHECK(sent.empty());
+  CHECK(outbox.add(3, state(1)));
 }
 
 TEST_CASE("random mutations never break the decoder") {

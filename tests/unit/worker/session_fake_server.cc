@@ -80,15 +80,23 @@ void FakeServer::refuse(std::string text) {
 
 void FakeServer::on_message(std::span<const std::byte> bytes) {
   const std::lock_guard lock(mutex_);
-  if (!s_.worker) return;
-  auto message = transport::decode(bytes);
-  if (!message) return wrong(message.error().message);
-  if (message->sender.job != static_cast<std::uint64_t>(kJob)) return wrong("another job");
-  if (const auto* push = std::get_if<transport::Push>(&message->body)) {
+  while (s_.worker && !bytes.empty()) {
+    const auto message = transport::decode_next(bytes);
+    if (message)
+      take_message(*message);
+    else
+      wrong(message.error().message);
+  }
+  changed_.notify_all();
+}
+
+void FakeServer::take_message(const transport::Message& message) {
+  if (message.sender.job != static_cast<std::uint64_t>(kJob)) return wrong("another job");
+  if (const auto* push = std::get_if<transport::Push>(&message.body)) {
     for (const auto& entry : push->entries) read(*push, entry);
-  } else if (const auto* commit = std::get_if<transport::Commit>(&message->body)) {
+  } else if (const auto* commit = std::get_if<transport::Commit>(&message.body)) {
     end(*commit);
-  } else if (const auto* pull = std::get_if<transport::Pull>(&message->body)) {
+  } else if (const auto* pull = std::get_if<transport::Pull>(&message.body)) {
     ++s_.pulls_seen;
     s_.pulls.push_back(*pull);
     if (pull->total != pull->entries.size()) wrong("a pull in several messages");
@@ -96,7 +104,6 @@ void FakeServer::on_message(std::span<const std::byte> bytes) {
   } else {
     wrong("a message that servers send");
   }
-  changed_.notify_all();
 }
 
 void FakeServer::read(const transport::Push& push, const transport::Push::Entry& entry) {

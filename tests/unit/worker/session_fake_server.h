@@ -49,6 +49,7 @@ class FakeServer {
 
  private:
   void on_message(std::span<const std::byte> bytes);
+  void take_message(const transport::Message& message);
   void read(const transport::Push& push, const transport::Push::Entry& entry);
   void take(const transport::Push& push, const transport::Push::Entry& entry,
             std::span<const std::byte> payload);

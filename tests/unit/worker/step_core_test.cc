@@ -119,6 +119,37 @@ TEST_CASE("COMMIT waits for every payload, then goes to all servers with the nex
   CHECK(core.clock() == Clock(1));
 }
 
+TEST_CASE(
+    "an only server gets the COMMIT with the last push, and its word stands for the payloads") {
+  StepCore core({.shards = {{part(0), part(1)}}, .staleness = Bound{0}, .clock = Clock(0)});
+  REQUIRE(core.push({part(0)}, 1, false));
+  REQUIRE(core.taken(server(0), took(0, {part(0)})));
+  REQUIRE(core.push({part(1)}, 1, false));
+  const auto ended = core.end(Ending::kCommit, 1, {});
+  REQUIRE(ended);
+  CHECK(of<SendEnding>(*ended).size() == 1);
+  CHECK(of<SendPull>(*ended).size() == 1);
+  CHECK(core.taken(server(0), took(0, {part(1)})).value().empty());  // late
+  // The next push waits for the word, and so does its ending.
+  CHECK(core.push({part(0), part(1)}, 1, false)->empty());
+  CHECK(core.end(Ending::kCommit, 1, {})->empty());
+  const auto confirmed = core.committed(server(0), {Clock(0), Ending::kCommit});
+  REQUIRE(confirmed);
+  REQUIRE(of<PayloadsTaken>(*confirmed).size() == 1);
+  CHECK(of<PayloadsTaken>(*confirmed)[0].partitions == 1);
+  CHECK(of<SendPush>(*confirmed).size() == 1);
+  CHECK(of<SendEnding>(*confirmed).size() == 1);
+}
+
+TEST_CASE("an only server, too, gets ABANDON and INITIAL after the payloads were taken") {
+  for (const Ending ending : {Ending::kAbandon, Ending::kInitial}) {
+    StepCore core({.shards = {{part(0)}}, .staleness = Bound{0}, .clock = Clock(0)});
+    REQUIRE(core.push({part(0)}, 1, ending == Ending::kInitial));
+    CHECK(core.end(ending, 1, {})->empty());
+    CHECK(of<SendEnding>(*core.taken(server(0), took(0, {part(0)}))).size() == 1);
+  }
+}
+
 TEST_CASE("COMMIT of a step waits until all servers confirmed the one before") {
   StepCore core = core_at();
   REQUIRE(of<SendEnding>(whole_step(core)).size() == 3);

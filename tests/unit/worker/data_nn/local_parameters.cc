@@ -75,15 +75,15 @@ void LocalParameters::apply(std::span<const LocalStep* const> steps) {
       gradients[s] = {.data = steps[s]->gradients[i].data(),
                       .dtype = Dtype::kF16,
                       .inverse_scale = static_cast<float>(1.0 / steps[s]->scale)};
-    kernels::update(optimizer_, hyper_,
-                    {.gradients = gradients,
-                     .weight = 1.0f / static_cast<float>(steps.size()),
-                     .elements = tensor.master.size(),
-                     .master = tensor.master.data(),
-                     .state = {tensor.state[0].data(), tensor.state[1].data()},
-                     .publish = tensor.published.data(),
-                     .publish_dtype = dtype_,
-                     .step = updates_});
+    const kernels::UpdateArgs args{.gradients = gradients,
+                                   .weight = 1.0f / static_cast<float>(steps.size()),
+                                   .elements = tensor.master.size(),
+                                   .master = tensor.master.data(),
+                                   .state = {tensor.state[0].data(), tensor.state[1].data()},
+                                   .publish = tensor.published.data(),
+                                   .publish_dtype = dtype_,
+                                   .step = updates_};
+    kernels::update(optimizer_, hyper_, {&args, 1});
   }
 }
 
