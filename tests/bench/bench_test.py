@@ -16,6 +16,10 @@ BENCHES = {
                      "--partition-mib", "1", "--servers", "2", "--workers", "2"],
     "pushpull-shm": ["pushpull", "--fabric", "shm", "--rounds", "1", "--model-mib", "4",
                      "--partition-mib", "1", "--servers", "2", "--workers", "2"],
+    "small-tcp": ["small", "--fabric", "tcp", "--rounds", "1"],
+    "small-shm": ["small", "--fabric", "shm", "--rounds", "1"],
+    "latency-tcp": ["latency", "--fabric", "tcp", "--rounds", "1"],
+    "latency-shm": ["latency", "--fabric", "shm", "--rounds", "1"],
 }
 
 

@@ -6,9 +6,11 @@
 
 #include "common/result.h"
 #include "tests/bench/apply_bench.h"
+#include "tests/bench/latency_bench.h"
 #include "tests/bench/peer_process.h"
 #include "tests/bench/pushpull_bench.h"
 #include "tests/bench/pushpull_member.h"
+#include "tests/bench/small_bench.h"
 #include "tests/bench/summary.h"
 #include "tests/bench/transport_bench.h"
 
@@ -56,6 +58,10 @@ int main(int argc, char** argv) {
   pushpull->add_option("--partition-mib", sizes.partition_mib, "MiB of FP32 weights a partition")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
+  CLI::App* small = with_fabric(app.add_subcommand(
+      "small", "a step of 10,000 small tensors over a step of one as large as all"));
+  CLI::App* latency = with_fabric(app.add_subcommand(
+      "latency", "round trips of a small push with its commit, and what idling costs"));
   // The other processes of a benchmark; started by this program alone.
   std::uint32_t index = 0;
   CLI::App* server = with_fabric(app.add_subcommand("pushpull-server", "")->group(""));
@@ -73,6 +79,8 @@ int main(int argc, char** argv) {
     if (*worker) return serve_as_worker(fabric, index);
     if (*apply) cases = run_apply({.master_bytes = master_mib << 20, .rounds = rounds});
     if (*transport) cases = run_transport({.fabric = fabric, .rounds = rounds});
+    if (*small) cases = run_small({.fabric = fabric, .rounds = rounds});
+    if (*latency) cases = run_latency({.fabric = fabric, .rounds = rounds});
     if (*pushpull) {
       sizes.fabric = fabric;
       sizes.rounds = rounds;

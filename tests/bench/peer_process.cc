@@ -35,6 +35,11 @@ void PeerProcess::spin_raw(bool on) {
   process_.receive();
 }
 
+void PeerProcess::echo_raw(const std::vector<std::byte>& address) {
+  process_.send({{"echo", to_json(address)}});
+  process_.receive();
+}
+
 int serve_as_peer(const std::string& fabric, std::size_t bytes) {
   Link link(adopt_socket());
   return guarded(link, [&] {
@@ -51,7 +56,9 @@ int serve_as_peer(const std::string& fabric, std::size_t bytes) {
       pollfd look{.fd = link.descriptor(), .events = POLLIN, .revents = 0};
       if (poll(&look, 1, spin ? 0 : -1) <= 0) continue;
       if (!link.wait()) return;
-      spin = link.receive(kOrderDeadline).at("spin");
+      const nlohmann::json order = link.receive(kOrderDeadline);
+      if (order.contains("echo")) raw.echo(bytes_of(order.at("echo")));
+      spin = order.value("spin", spin);
       link.send({{"spin", spin}});
     }
   });

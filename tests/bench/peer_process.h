@@ -26,6 +26,8 @@ class PeerProcess {
   const Reachable& raw() const noexcept { return raw_; }
   // From now on the peer spins on its raw queue, or sleeps beside it so that it costs us no core.
   void spin_raw(bool on);
+  // While it spins, it sends each raw message back to this address.
+  void echo_raw(const std::vector<std::byte>& address);
 
  private:
   ChildProcess process_;

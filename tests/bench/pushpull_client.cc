@@ -7,6 +7,7 @@
 #include <cstring>
 #include <future>
 #include <stdexcept>
+#include <utility>
 #include <variant>
 
 #include "common/half.h"
@@ -37,7 +38,7 @@ PushPullClient::PushPullClient(std::unique_ptr<transport::Endpoint> endpoint, Pu
   for (std::size_t p = 0; p < plan_.partitions(); ++p)
     shards_[plan_.server_of(p)].push_back(static_cast<std::uint32_t>(p));
   fill_gradients();
-  endpoint_->start([this](std::span<const std::byte> bytes) { on_message(bytes); });
+  endpoint_->start([this](std::span<const std::byte> frame) { on_frame(frame); });
   std::promise<std::string> connected;
   endpoint_->post([&] {
     std::string error;
@@ -65,29 +66,37 @@ PushPullClient::~PushPullClient() {
 
 // --- messages ------------------------------------------------------------------------------------
 
-void PushPullClient::on_message(std::span<const std::byte> bytes) {
-  const auto message = transport::decode(bytes);
+void PushPullClient::on_frame(std::span<const std::byte> frame) {
   const std::lock_guard lock(mutex_);
-  if (!message) {
-    failure_ = message.error().message;
-  } else if (const auto* taken = std::get_if<transport::PushTaken>(&message->body)) {
+  while (!frame.empty()) {
+    const auto message = transport::decode_next(frame);
+    if (message)
+      take(*message);
+    else
+      failure_ = message.error().message;
+  }
+  changed_.notify_all();
+}
+
+void PushPullClient::take(const transport::Message& message) {
+  if (const auto* taken = std::get_if<transport::PushTaken>(&message.body)) {
     taken_ += taken->partitions.size();
-  } else if (std::holds_alternative<transport::Committed>(message->body)) {
+  } else if (std::holds_alternative<transport::Committed>(message.body)) {
     ++committed_;
-  } else if (const auto* pulled = std::get_if<transport::Pulled>(&message->body)) {
+    if (round_trips_) end_round_trip();
+  } else if (const auto* pulled = std::get_if<transport::Pulled>(&message.body)) {
     for (const auto& entry : pulled->entries) {
       Version& have = have_.at(entry.partition.value());
       if (everything_ || entry.version != have)
         pulled_bytes_ += plan_.length(entry.partition.value()) * sizeof(Half);
       have = entry.version;
     }
-    std::size_t& entries = entries_.at(message->sender.id);
+    std::size_t& entries = entries_.at(message.sender.id);
     entries += pulled->entries.size();
     if (entries == pulled->total) ++pulled_;
-  } else if (const auto* refused = std::get_if<transport::Refused>(&message->body)) {
+  } else if (const auto* refused = std::get_if<transport::Refused>(&message.body)) {
     failure_ = refused->text;
   }
-  changed_.notify_all();
 }
 
 void PushPullClient::send(std::uint32_t server, const transport::Body& body) {
@@ -211,7 +220,7 @@ Moved PushPullClient::push(int steps) {
   Moved moved{.begin = MonotonicClock::now()};
   for (int i = 0; i < steps; ++i) {
     start_push(false);
-    await_taken();
+    if (!alone()) await_taken();
     start_ending(transport::Ending::kCommit);
     await_committed();
   }
@@ -239,7 +248,7 @@ Moved PushPullClient::both(int steps) {
   Moved moved{.begin = MonotonicClock::now()};
   start_push(false);
   for (int i = 0; i < steps; ++i) {
-    await_taken();
+    if (!alone()) await_taken();
     if (i > 0) await_pulled();
     start_ending(transport::Ending::kCommit);
     start_pull(false);
@@ -250,6 +259,50 @@ Moved PushPullClient::both(int steps) {
   moved.end = MonotonicClock::now();
   moved.bytes = pulled_bytes_ + static_cast<std::uint64_t>(steps) * plan_.elements * sizeof(Half);
   return moved;
+}
+
+std::vector<double> PushPullClient::round_trips(std::size_t count, milliseconds pause) {
+  {
+    const std::lock_guard lock(mutex_);
+    round_trips_ = RoundTrips{.count = count, .pause = pause};
+  }
+  endpoint_->post([this, pause] {
+    endpoint_->at(MonotonicClock::now() + pause, [this] { send_round_trip(); });
+  });
+  wait("the server did not answer", [&] { return round_trips_->microseconds.size() == count; });
+  const std::lock_guard lock(mutex_);
+  return std::exchange(round_trips_, std::nullopt)->microseconds;
+}
+
+// Both on the fabric thread, the second with the mutex.
+void PushPullClient::send_round_trip() {
+  transport::Push push{.clock = clock_, .memory = memory_.remote()};
+  for (std::size_t p = 0; p < plan_.partitions(); ++p) {
+    const auto payload =
+        memory_.bytes().subspan(plan_.begin(p) * sizeof(Half), plan_.length(p) * sizeof(Half));
+    push.entries.push_back({.partition = PartitionId(static_cast<std::uint32_t>(p)),
+                            .scale = kScale,
+                            .offset = plan_.begin(p) * sizeof(Half),
+                            .bytes = payload.size(),
+                            .inlined = true});
+    push.payload.insert(push.payload.end(), payload.begin(), payload.end());
+  }
+  round_trips_->sent = MonotonicClock::now();
+  auto frame = transport::encode(self_, push);
+  const auto commit = transport::encode(self_, transport::Commit{.clock = clock_, .samples = 1});
+  frame.insert(frame.end(), commit.begin(), commit.end());
+  endpoint_->send(peers_[0], frame, MonotonicClock::now() + kDeadline);
+  clock_ = clock_.next();
+}
+
+void PushPullClient::end_round_trip() {
+  RoundTrips& trips = *round_trips_;
+  trips.microseconds.push_back(1e6 * seconds_between(trips.sent, MonotonicClock::now()));
+  if (trips.microseconds.size() == trips.count) return;
+  if (trips.pause > milliseconds(0))
+    endpoint_->at(MonotonicClock::now() + trips.pause, [this] { send_round_trip(); });
+  else
+    send_round_trip();
 }
 
 void PushPullClient::check(std::uint64_t steps) {

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,11 +40,20 @@ class PushPullClient {
   // Steps as in training without computing: the weights after step c are on their way while the
   // gradients of step c + 1 are.
   Moved both(int steps);
+  // Steps of gradients that go in the message with their COMMIT, one after the other, the next so
+  // long after the answer to the last. Microseconds from sending to the answer, on the fabric
+  // thread.
+  std::vector<double> round_trips(std::size_t count, milliseconds pause);
   // Pulls into cleared memory and compares with the weights after so many steps of all workers.
   void check(std::uint64_t steps);
 
  private:
-  void on_message(std::span<const std::byte> bytes);
+  // With one server the COMMIT goes with the push.
+  bool alone() const { return plan_.servers == 1; }
+  void on_frame(std::span<const std::byte> frame);
+  void take(const transport::Message& message);
+  void send_round_trip();
+  void end_round_trip();
   void send(std::uint32_t server, const transport::Body& body);
   template <typename Ready>
   void wait(const char* what, Ready ready);
@@ -73,6 +83,13 @@ class PushPullClient {
   std::vector<Version> have_;
   std::uint64_t pulled_bytes_ = 0;
   bool everything_ = false;
+  struct RoundTrips {
+    std::size_t count = 0;
+    milliseconds pause{};
+    TimePoint sent;
+    std::vector<double> microseconds;
+  };
+  std::optional<RoundTrips> round_trips_;  // while they run
   std::string failure_;
 
   // Memory goes before the endpoint. FP16 gradients, then FP16 weights; at the start FP32 values.

@@ -1,6 +1,7 @@
 #include "tests/bench/pushpull_member.h"
 
 #include <fmt/format.h>
+#include <sys/resource.h>
 
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -9,6 +10,7 @@
 #include "server/engine.h"
 #include "tests/bench/child_json.h"
 #include "tests/bench/pushpull_client.h"
+#include "tests/bench/step_client.h"
 
 namespace leeway::bench {
 namespace {
@@ -23,8 +25,10 @@ std::vector<std::vector<std::byte>> addresses(const nlohmann::json& list) {
 
 PushPullPlan plan_of(const nlohmann::json& message) {
   return {.elements = message.at("elements"),
+          .tensors = message.at("tensors"),
           .partition_elements = message.at("partition_elements"),
           .servers = static_cast<std::uint32_t>(message.at("servers").size()),
+          .step_core = message.at("step_core"),
           .server_addresses = addresses(message.at("servers")),
           .worker_addresses = addresses(message.at("workers"))};
 }
@@ -34,15 +38,18 @@ server::EngineConfig engine_config(const PushPullPlan& plan, std::uint32_t index
                               .incarnation = server_incarnation(index),
                               .job = kJob,
                               .servers = plan.servers,
-                              .tensors = {{"w", {static_cast<std::int64_t>(plan.elements)}}},
                               .threads = std::max(1u, std::thread::hardware_concurrency())};
   config.settings.staleness.value = Bound::kInfinite;
   config.settings.optimizer.value = "sgd";
   config.settings.learning_rate = kLearningRate;
+  for (std::size_t t = 0; t < plan.tensors; ++t)
+    config.tensors.push_back(
+        {plan.name_of(t), {static_cast<std::int64_t>(plan.tensor_elements())}});
   for (std::size_t p = 0; p < plan.partitions(); ++p)
     if (plan.server_of(p) == index)
-      config.partitions.push_back(
-          {PartitionId(static_cast<std::uint32_t>(p)), 0, plan.begin(p), plan.length(p)});
+      config.partitions.push_back({PartitionId(static_cast<std::uint32_t>(p)),
+                                   static_cast<std::uint32_t>(plan.tensor_of(p)),
+                                   plan.tensors == 1 ? plan.begin(p) : 0, plan.length(p)});
   for (std::uint32_t w = 0; w < plan.worker_addresses.size(); ++w)
     config.workers[WorkerId(w)] = {worker_incarnation(w), Clock(0), {}};
   return config;
@@ -57,24 +64,54 @@ server::EngineView engine_view(const PushPullPlan& plan) {
   return view;
 }
 
-nlohmann::json obey(PushPullClient& client, const nlohmann::json& order) {
-  const std::string what = order.at("do");
-  if (what == "initial") {
-    client.push_initial();
-    return {{"done", true}};
-  }
-  if (what == "check") {
-    client.check(order.at("steps"));
-    return {{"done", true}};
-  }
-  const int steps = order.at("steps");
-  const Moved moved = what == "push"   ? client.push(steps)
-                      : what == "pull" ? client.pull(steps)
-                                       : client.both(steps);
+nlohmann::json processor_seconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) / 1e6;
+  };
+  return {{"seconds", seconds(usage.ru_utime) + seconds(usage.ru_stime)}};
+}
+
+nlohmann::json as_json(const Moved& moved) {
   // Processes of one machine share this clock.
   const auto nanoseconds = [](TimePoint t) { return t.time_since_epoch().count(); };
   return {
       {"begin", nanoseconds(moved.begin)}, {"end", nanoseconds(moved.end)}, {"bytes", moved.bytes}};
+}
+
+nlohmann::json measure(PushPullClient& client, const std::string& what,
+                       const nlohmann::json& order) {
+  if (what == "round trips")
+    return {{"microseconds",
+             client.round_trips(order.at("count"), milliseconds(order.at("pause_ms").get<int>()))}};
+  const int steps = order.at("steps");
+  return as_json(what == "push"   ? client.push(steps)
+                 : what == "pull" ? client.pull(steps)
+                                  : client.both(steps));
+}
+
+nlohmann::json measure(StepClient& client, const std::string&, const nlohmann::json& order) {
+  return as_json(client.step(order.at("steps")));
+}
+
+template <typename Client>
+nlohmann::json obey(Client& client, const nlohmann::json& order) {
+  const std::string what = order.at("do");
+  if (what == "processor") return processor_seconds();
+  if (what == "initial")
+    client.push_initial();
+  else if (what == "check")
+    client.check(order.at("steps"));
+  else
+    return measure(client, what, order);
+  return {{"done", true}};
+}
+
+template <typename Client>
+void serve(Link& link, Client& client) {
+  link.send({{"ready", true}});
+  while (link.wait()) link.send(obey(client, link.receive(kOrderDeadline)));
 }
 
 }  // namespace
@@ -92,7 +129,10 @@ int serve_as_server(const std::string& fabric, std::uint32_t index) {
     const auto report = value_or_throw(engine.report());
     if (!report.fault.empty()) throw std::runtime_error(report.fault);
     link.send({{"ready", true}});
-    while (link.wait()) link.receive(kOrderDeadline);
+    while (link.wait()) {
+      link.receive(kOrderDeadline);
+      link.send(processor_seconds());
+    }
   });
 }
 
@@ -102,9 +142,14 @@ int serve_as_worker(const std::string& fabric, std::uint32_t index) {
     log::start(fmt::format("worker.{}", index), log::Level::kWarning);
     auto endpoint = transport::Endpoint::open({.fabric = fabric, .peers = kPeers});
     link.send({{"address", to_json(endpoint->info().address)}});
-    PushPullClient client(std::move(endpoint), plan_of(link.receive(kOrderDeadline)), index);
-    link.send({{"ready", true}});
-    while (link.wait()) link.send(obey(client, link.receive(kOrderDeadline)));
+    const PushPullPlan plan = plan_of(link.receive(kOrderDeadline));
+    if (plan.step_core) {
+      StepClient client(std::move(endpoint), plan, index);
+      serve(link, client);
+    } else {
+      PushPullClient client(std::move(endpoint), plan, index);
+      serve(link, client);
+    }
   });
 }
 

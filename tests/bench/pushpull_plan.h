@@ -1,8 +1,11 @@
 // What the processes of a push and pull measurement agree on. Plain data.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "common/ids.h"
@@ -14,9 +17,11 @@ inline constexpr float kLearningRate = 1.0f / 64;
 inline constexpr float kScale = 2;
 
 struct PushPullPlan {
-  std::size_t elements = 0;  // of the model: one tensor
+  std::size_t elements = 0;  // of the model
+  std::size_t tensors = 1;   // of one size; more than one are a partition each
   std::size_t partition_elements = 0;
   std::uint32_t servers = 1;
+  bool step_core = false;
   std::vector<std::vector<std::byte>> server_addresses, worker_addresses;
 
   std::size_t partitions() const { return (elements - 1) / partition_elements + 1; }
@@ -24,6 +29,10 @@ struct PushPullPlan {
   std::size_t length(std::size_t p) const {
     return p + 1 < partitions() ? partition_elements : elements - begin(p);
   }
+  std::size_t tensor_elements() const { return elements / tensors; }
+  std::size_t tensor_of(std::size_t p) const { return tensors == 1 ? 0 : p; }
+  // In the order of names, which is that of ids.
+  std::string name_of(std::size_t tensor) const { return fmt::format("t{:06}", tensor); }
   std::uint32_t server_of(std::size_t p) const { return static_cast<std::uint32_t>(p % servers); }
 };
 

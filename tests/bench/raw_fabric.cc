@@ -27,6 +27,13 @@ struct RawFabric::Impl {
   fi_addr_t peer = FI_ADDR_UNSPEC;
   Window remote;
 
+  fi_context2 receiving{}, sending{};  // messages, in the first bytes of the memory
+  bool echoes = false;
+
+  void insert(std::span<const std::byte> to);
+  void receive();
+  void send();
+  std::size_t completed(std::size_t& messages);
   ssize_t post(Move move, std::size_t at, std::size_t size, fi_context2& context);
   std::size_t completed();
 };
@@ -35,6 +42,7 @@ namespace {
 
 // A killed peer gives no completion on some providers.
 constexpr std::chrono::seconds kDeadline{60};
+constexpr std::size_t kMessage = 8;
 
 void check(ssize_t error, const char* what) {
   if (error != 0)
@@ -79,9 +87,13 @@ Window RawFabric::memory() const noexcept {
   return {impl_->region->remote_address(0), impl_->region->remote_key()};
 }
 
-void RawFabric::connect(std::span<const std::byte> address, Window memory) {
-  if (fi_av_insert(impl_->addresses.get(), address.data(), 1, &impl_->peer, 0, nullptr) != 1)
+void RawFabric::Impl::insert(std::span<const std::byte> to) {
+  if (fi_av_insert(addresses.get(), to.data(), 1, &peer, 0, nullptr) != 1)
     throw std::runtime_error("raw fabric: fi_av_insert");
+}
+
+void RawFabric::connect(std::span<const std::byte> address, Window memory) {
+  impl_->insert(address);
   impl_->remote = memory;
 }
 
@@ -105,12 +117,20 @@ ssize_t RawFabric::Impl::post(Move move, std::size_t at, std::size_t size, fi_co
                      FI_COMPLETION | (domain->ask_delivery ? FI_DELIVERY_COMPLETE : 0));
 }
 
-std::size_t RawFabric::Impl::completed() {
+// Transfers and sends; messages that came are counted apart.
+std::size_t RawFabric::Impl::completed(std::size_t& messages) {
   fi_cq_entry entries[16];
   const ssize_t n = fi_cq_read(queue.get(), entries, std::size(entries));
   if (n == -FI_EAGAIN) return 0;
   if (n < 0) throw std::runtime_error("raw fabric: a transfer failed");
-  return static_cast<std::size_t>(n);
+  std::size_t others = 0;
+  for (ssize_t i = 0; i < n; ++i) ++(entries[i].op_context == &receiving ? messages : others);
+  return others;
+}
+
+std::size_t RawFabric::Impl::completed() {
+  std::size_t messages = 0;
+  return completed(messages);
 }
 
 double RawFabric::transfer(Move move, std::size_t size, std::size_t count, std::size_t depth) {
@@ -137,8 +157,54 @@ double RawFabric::transfer(Move move, std::size_t size, std::size_t count, std::
   return seconds_between(start, MonotonicClock::now());
 }
 
+void RawFabric::Impl::receive() {
+  check(fi_recv(endpoint.get(), region->bytes().data(), kMessage, region->descriptor(),
+                FI_ADDR_UNSPEC, &receiving),
+        "fi_recv");
+}
+
+void RawFabric::Impl::send() {
+  ssize_t error = -FI_EAGAIN;
+  std::size_t messages = 0;
+  while (error == -FI_EAGAIN) {
+    error = fi_send(endpoint.get(), region->bytes().data() + kMessage, kMessage,
+                    region->descriptor(), peer, &sending);
+    if (error == -FI_EAGAIN) completed(messages);
+  }
+  check(error, "fi_send");
+}
+
+std::vector<double> RawFabric::round_trips(std::size_t count) {
+  std::vector<double> seconds;
+  for (std::size_t i = 0; i < count; ++i) {
+    const TimePoint start = MonotonicClock::now();
+    impl_->receive();
+    impl_->send();
+    std::size_t messages = 0, sent = 0;
+    while (messages == 0 || sent == 0) {
+      sent += impl_->completed(messages);
+      if (MonotonicClock::now() - start > kDeadline)
+        throw std::runtime_error("raw fabric: the other process does not answer");
+    }
+    seconds.push_back(seconds_between(start, MonotonicClock::now()));
+  }
+  return seconds;
+}
+
+void RawFabric::echo(std::span<const std::byte> address) {
+  impl_->insert(address);
+  impl_->receive();
+  impl_->echoes = true;
+}
+
 void RawFabric::progress() {
-  if (impl_->completed() == 0) sched_yield();
+  std::size_t messages = 0;
+  const std::size_t others = impl_->completed(messages);
+  if (messages > 0 && impl_->echoes) {
+    impl_->receive();
+    impl_->send();
+  }
+  if (others + messages == 0) sched_yield();
 }
 
 }  // namespace leeway::bench

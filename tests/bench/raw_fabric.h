@@ -31,6 +31,10 @@ class RawFabric {
   // `count` transfers of `size` bytes, `depth` at a time, over the whole of the memory in turn.
   // Seconds from the first post to the last completion. Throws std::runtime_error.
   double transfer(Move move, std::size_t size, std::size_t count, std::size_t depth);
+  // Messages of 8 bytes, each after the echo of the last. Seconds of each.
+  std::vector<double> round_trips(std::size_t count);
+  // From now on progress() sends each message back to this address.
+  void echo(std::span<const std::byte> address);
   // One look at the queue: emulated providers move the peer's transfers only then.
   void progress();
 

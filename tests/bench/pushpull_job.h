@@ -1,0 +1,46 @@
+// A small job without a scheduler: servers with the real shard engine and workers, each a process
+// of its own.
+//
+// Used from one thread, before any fabric is open in this process. Throws ConfigError.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/bench/child_process.h"
+
+namespace leeway::bench {
+
+class PushPullJob {
+ public:
+  struct Options {
+    std::string fabric = "tcp";
+    std::uint32_t servers = 1, workers = 1;
+    std::size_t elements = 0;  // of the model: so many tensors of one size
+    std::size_t tensors = 1;
+    std::size_t partition_elements = 0;
+    bool step_core = false;  // workers move whole steps, as a session does
+  };
+  explicit PushPullJob(const Options& options);
+
+  // Every worker does `what` at once. Their answers.
+  std::vector<nlohmann::json> order(const nlohmann::json& what);
+  // GB/s of all workers together; the weights are checked afterwards.
+  double round(const std::string& kind, int steps);
+  // Seconds that the processes' threads have run, servers first.
+  std::vector<double> processor_seconds();
+
+ private:
+  using Member = std::unique_ptr<ChildProcess>;
+  static std::vector<Member> start(const char* role, std::uint32_t count,
+                                   const std::string& fabric);
+  nlohmann::json answer(ChildProcess& worker);
+
+  std::vector<Member> servers_, workers_;  // workers end first
+  std::uint64_t steps_ = 0;
+};
+
+}  // namespace leeway::bench
