@@ -18,6 +18,7 @@ void JobSettings::describe(Knobs& k) {
   k.add("epsilon", epsilon, "a small number", "adam: added to the root of the second moment");
   k.add("weight_decay", weight_decay, "per update", "L2 penalty added to the gradient");
   k.add("pull_dtype", pull_dtype, "how weights travel to the workers");
+  k.add("checksum", checksum, "of pushed payloads: servers verify what they read");
   k.add("loss_scale_initial", loss_scale_initial, "a power of two",
         "the loss is multiplied by this so that FP16 gradients do not vanish");
   k.add("loss_scale_min", loss_scale_min, "a power of two", "below it a worker stops the job");

@@ -28,6 +28,7 @@ struct JobSettings {
 
   // Numbers on the wire.
   Choice pull_dtype{"f16", {"f16", "bf16", "f32"}};
+  Choice checksum{"off", {"off", "crc32c"}};
   double loss_scale_initial = 1024.0;
   double loss_scale_min = 1.0;
   double loss_scale_max = 16777216.0;

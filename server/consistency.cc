@@ -124,7 +124,8 @@ void Consistency::start_read(StepId step, OpenStep& open, LocalPartition partiti
                                    .slab = open.slab.value_or(0),
                                    .initial = initial,
                                    .from = offer.from,
-                                   .bytes = offer.bytes});
+                                   .bytes = offer.bytes,
+                                   .checksum = offer.checksum});
 }
 
 void Consistency::push_entry(const Sender& sender, WorkerState& worker, const transport::Push& push,
@@ -165,7 +166,7 @@ void Consistency::push_entry(const Sender& sender, WorkerState& worker, const tr
   }
   if (payload != OpenStep::Payload::kAbsent) return;  // on its way
   ++open.offered;
-  open.offers[partition] = {{push.memory, entry.offset}, entry.bytes};
+  open.offers[partition] = {{push.memory, entry.offset}, entry.bytes, entry.checksum};
   open.scales[partition] = entry.scale;
   if (!entry.initial && !open.slab && open.offered == 1) {
     slabs_.wait(id, open);

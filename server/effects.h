@@ -5,6 +5,7 @@
 #include <compare>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -35,6 +36,7 @@ struct ReadPayload {
   bool initial = false;
   transport::RemoteRange from;
   std::uint64_t bytes = 0;
+  std::optional<std::uint32_t> checksum;  // verify it
 };
 
 // A small gradient that came in the message itself: copy it into the slab.

@@ -8,6 +8,7 @@
 
 #include "common/log.h"
 #include "server/engine_parts.h"
+#include "transport/crc32c.h"
 
 namespace leeway::server {
 namespace {
@@ -17,32 +18,64 @@ constexpr milliseconds kLookAtWaiting{1000};
 constexpr milliseconds kRepeatWaiting{30000};
 constexpr milliseconds kReportTimeout{2000};
 
+// A payload that was damaged in the message is read from the worker instead.
+void drop_damaged(transport::Push& push) {
+  std::size_t at = 0;
+  for (transport::Push::Entry& entry : push.entries) {
+    if (!entry.inlined) continue;
+    const auto payload = std::span(push.payload).subspan(at, entry.bytes);
+    if (!entry.checksum || transport::crc32c(payload) == *entry.checksum) {
+      at += entry.bytes;
+      continue;
+    }
+    push.payload.erase(push.payload.begin() + static_cast<std::ptrdiff_t>(at),
+                       push.payload.begin() + static_cast<std::ptrdiff_t>(at + entry.bytes));
+    entry.inlined = false;
+  }
+}
+
 }  // namespace
 
 // --- messages in ---------------------------------------------------------------------------------
 
 void Engine::on_frame(std::span<const std::byte> frame) {
+  in_frame_ = true;
   while (!frame.empty()) {
-    const auto message = transport::decode_next(frame);
+    auto message = transport::decode_next(frame);
     if (message)
       on_message(*message);
     else
       log::warning("refused a message: {}", message.error().message);
   }
+  flush();
 }
 
-void Engine::on_message(const transport::Message& message) {
+// What this turn had to say to each worker.
+void Engine::flush() {
+  in_frame_ = true;
+  flush_taken();
+  in_frame_ = false;
+  outbox_.flush();
+}
+
+void Engine::flush_soon() {
+  if (!in_frame_) endpoint_->post([this] { flush(); });
+}
+
+void Engine::on_message(transport::Message& message) {
   const TimePoint now = MonotonicClock::now();
-  if (const auto* push = std::get_if<transport::Push>(&message.body))
+  if (auto* push = std::get_if<transport::Push>(&message.body)) {
+    drop_damaged(*push);
     run(core_->push(message.sender, *push, now));
-  else if (const auto* commit = std::get_if<transport::Commit>(&message.body))
+  } else if (const auto* commit = std::get_if<transport::Commit>(&message.body)) {
     run(core_->end_step(message.sender, *commit, now));
-  else if (const auto* pull = std::get_if<transport::Pull>(&message.body))
+  } else if (const auto* pull = std::get_if<transport::Pull>(&message.body)) {
     run(core_->pull(message.sender, *pull, now));
-  else if (const auto* refused = std::get_if<transport::Refused>(&message.body))
+  } else if (const auto* refused = std::get_if<transport::Refused>(&message.body)) {
     log::warning("worker.{} refused: {}", message.sender.id, refused->text);
-  else
+  } else {
     log::warning("refused a message that only servers send, from worker.{}", message.sender.id);
+  }
 }
 
 // Effects of one input are carried out before those of the next, also when one causes the other.
@@ -65,11 +98,7 @@ TimePoint Engine::deadline() const {
 
 void Engine::send(WorkerId worker, const transport::Body& body) {
   const transport::Sender self{config_.job, config_.incarnation, config_.server.value()};
-  if (outbox_.add(worker.value(), transport::encode(self, body)))
-    endpoint_->post([this] {
-      flush_taken();
-      outbox_.flush();
-    });
+  if (outbox_.add(worker.value(), transport::encode(self, body))) flush_soon();
 }
 
 void Engine::send_frame(WorkerId worker, const transport::Outbox::Frame& frame) {
@@ -85,11 +114,7 @@ void Engine::send_frame(WorkerId worker, const transport::Outbox::Frame& frame) 
 
 void Engine::carry_out(SendTaken& effect) {
   // All that was taken in this turn of the loop goes out in one message.
-  if (taken_.empty())
-    endpoint_->post([this] {
-      flush_taken();
-      outbox_.flush();
-    });
+  if (taken_.empty()) flush_soon();
   taken_[effect.step].push_back(effect.partition);
 }
 
@@ -134,24 +159,47 @@ void Engine::carry_out(Disconnect& effect) {
 // --- bulk transfers ------------------------------------------------------------------------------
 
 void Engine::carry_out(ReadPayload& effect) {
-  reads_.add(effect.step.worker, effect.bytes, [this, read = effect] {
-    const auto done = [this, read](const transport::Outcome& outcome) {
-      if (stopping_) return;
-      if (outcome.status) report_.bytes_read += read.bytes;
-      run(core_->read_done(read, outcome.status.has_value(), outcome.memory_released,
-                           outcome.status ? std::string() : outcome.status.error().message));
-      reads_.finished(read.bytes);
-    };
-    const auto peer = peers_.find(read.step.worker);
-    if (peer == peers_.end()) {
-      endpoint_->post([done] { done({fail(Code::kUnavailable, "the worker is gone"), true}); });
-      return;
-    }
-    const auto place =
-        read.initial ? layout_.master(read.partition) : layout_.slab(read.partition, read.slab);
-    endpoint_->read(peer->second, {read.initial ? &masters_ : &slabs_, place.offset, place.bytes},
-                    read.from, deadline(), done);
-  });
+  reads_.add(effect.step.worker, effect.bytes, [this, read = effect] { start_read(read, false); });
+}
+
+void Engine::start_read(const ReadPayload& read, bool again) {
+  const auto place =
+      read.initial ? layout_.master(read.partition) : layout_.slab(read.partition, read.slab);
+  const transport::LocalRange into{read.initial ? &masters_ : &slabs_, place.offset, place.bytes};
+  const auto done = [this, read, again, into](const transport::Outcome& outcome) {
+    if (stopping_) return;
+    if (!outcome.status || !read.checksum) return end_read(read, outcome);
+    pool_.run([this, read, again, into] {
+      const auto payload = into.memory->bytes().subspan(into.offset, into.size);
+      const bool good = transport::crc32c(payload) == *read.checksum;
+      endpoint_->post([this, read, again, good] { verified(read, again, good); });
+    });
+  };
+  const auto peer = peers_.find(read.step.worker);
+  if (peer == peers_.end()) {
+    endpoint_->post([done] { done({fail(Code::kUnavailable, "the worker is gone"), true}); });
+    return;
+  }
+  endpoint_->read(peer->second, into, read.from, deadline(), done);
+}
+
+void Engine::verified(const ReadPayload& read, bool again, bool good) {
+  if (stopping_) return;
+  if (good) return end_read(read, {});
+  log::warning("partition {} of worker.{} does not match its CRC32C{}",
+               bundles_[read.partition].id.value(), read.step.worker.value(),
+               again ? " again" : ": it is read again");
+  if (!again) return start_read(read, true);
+  end_read(read,
+           {fail(Code::kDataLoss,
+                 "it does not match its CRC32C, twice: its memory or the way damages bytes")});
+}
+
+void Engine::end_read(const ReadPayload& read, const transport::Outcome& outcome) {
+  if (outcome.status) report_.bytes_read += read.bytes;
+  run(core_->read_done(read, outcome.status.has_value(), outcome.memory_released,
+                       outcome.status ? std::string() : outcome.status.error().message));
+  reads_.finished(read.bytes);
 }
 
 void Engine::carry_out(StorePayload& effect) {

@@ -110,10 +110,13 @@ class Engine {
 
   // Everything below on the endpoint's thread.
   void on_frame(std::span<const std::byte> frame);
-  void on_message(const transport::Message& message);
+  void on_message(transport::Message& message);
   void on_view(const EngineView& view);
   void run(Effects effects);
   void carry_out(ReadPayload& effect);
+  void start_read(const ReadPayload& read, bool again);
+  void verified(const ReadPayload& read, bool again, bool good);
+  void end_read(const ReadPayload& read, const transport::Outcome& outcome);
   void carry_out(StorePayload& effect);
   void carry_out(SendTaken& effect);
   void carry_out(SendCommitted& effect);
@@ -126,6 +129,8 @@ class Engine {
   void carry_out(TakeSnapshot& effect);
   void carry_out(Fault& effect);
 
+  void flush();
+  void flush_soon();
   void flush_taken();
   void send(WorkerId worker, const transport::Body& body);
   void send_frame(WorkerId worker, const transport::Outbox::Frame& frame);
@@ -156,6 +161,7 @@ class Engine {
   Effects pending_;  // effects not carried out yet, in order
   bool running_ = false;
   transport::Outbox outbox_;
+  bool in_frame_ = false;  // its end flushes
   TransferQueue reads_, writes_;
   std::map<StepId, std::vector<PartitionId>> taken_;  // acknowledgements to be sent together
   std::map<WorkerId, transport::Pulled> last_answers_;

@@ -24,6 +24,7 @@ struct OpenStep {
   struct Offer {
     transport::RemoteRange from;
     std::uint64_t bytes = 0;
+    std::optional<std::uint32_t> checksum;
   };
   Clock clock;
   std::uint64_t arrival = 0;

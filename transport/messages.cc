@@ -17,10 +17,10 @@ using wire::Writer;
 constexpr std::uint32_t kMagic = 0x3159574C;  // "LWY1"
 constexpr std::size_t kHeader = 32;
 constexpr std::size_t kMaxRefusedText = 1024;
-constexpr std::uint8_t kInitialFlag = 1, kInlineFlag = 2;
+constexpr std::uint8_t kInitialFlag = 1, kInlineFlag = 2, kChecksumFlag = 4;
 
 // Fixed part of a body, and what each entry adds (layouts in messages.h).
-constexpr std::size_t kPushFixed = 13, kPushEntry = 26;
+constexpr std::size_t kPushFixed = 13, kPushEntry = 30;
 constexpr std::size_t kPushTakenFixed = 12, kPushTakenEntry = 4;
 constexpr std::size_t kPullFixed = 25, kPullEntry = 20;
 constexpr std::size_t kPulledFixed = 28, kPulledEntry = 12;
@@ -67,7 +67,9 @@ void put(Writer& out, const Push& body) {
     out.put(entry.bytes);
     out.put(static_cast<std::uint8_t>(entry.codec));
     out.put(static_cast<std::uint8_t>((entry.initial ? kInitialFlag : 0) |
-                                      (entry.inlined ? kInlineFlag : 0)));
+                                      (entry.inlined ? kInlineFlag : 0) |
+                                      (entry.checksum ? kChecksumFlag : 0)));
+    out.put(entry.checksum.value_or(0));
   }
   out.put(std::span<const std::byte>(body.payload));
 }
@@ -189,11 +191,14 @@ Result<Body> get_push(Reader& in) {
     if (codec != static_cast<std::uint8_t>(Codec::kF16) &&
         codec != static_cast<std::uint8_t>(Codec::kF32))
       return bad("PUSH of partition {} with unknown codec {}", entry.partition.value(), codec);
-    if (flags > kInlineFlag)
+    const auto checksum = in.get<std::uint32_t>();
+    const auto kind = flags & ~kChecksumFlag;
+    if (kind > kInlineFlag || (flags != kind) < (checksum != 0))
       return bad("PUSH of partition {} with unknown flags {:#x}", entry.partition.value(), flags);
     entry.codec = static_cast<Codec>(codec);
-    entry.initial = flags == kInitialFlag;
-    entry.inlined = flags == kInlineFlag;
+    entry.initial = kind == kInitialFlag;
+    entry.inlined = kind == kInlineFlag;
+    if (flags != kind) entry.checksum = checksum;
     // More than is there at once, so that the sum stays within its range.
     if (entry.inlined && (entry.bytes > in.left() || (inlined += entry.bytes) > in.left()))
       return bad("PUSH of partition {} lacks its {} bytes", entry.partition.value(), entry.bytes);

@@ -16,8 +16,10 @@
 // and the bodies are
 //
 //   PUSH        8 clock | memory | 4 n | n * { 4 partition, 4 scale (f32), 8 offset, 8 bytes,
-//                                              1 codec, 1 flags } | payloads of the inline entries
-//               flags: 1 initial values, 2 inline: the payload is also in this message
+//                                              1 codec, 1 flags, 4 CRC32C } | payloads of the
+//                                              inline entries
+//               flags: 1 initial values, 2 inline: the payload is also in this message, 4 with
+//               CRC32C of the payload (else 0)
 //   PUSH_TAKEN  8 clock | 4 n | n * { 4 partition }
 //   COMMIT      8 clock | 4 samples | 2 n | n bytes of worker state
 //   ABANDON     as COMMIT: the step has a non-finite gradient, drop it and advance the clock
@@ -44,6 +46,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <variant>
@@ -90,8 +93,9 @@ struct Push {
     std::uint64_t offset = 0;  // in `memory`
     std::uint64_t bytes = 0;
     Codec codec = Codec::kF16;
-    bool initial = false;  // these are initial weights (kF32), not a gradient
-    bool inlined = false;  // its bytes are also in `payload`
+    bool initial = false;                   // these are initial weights (kF32), not a gradient
+    bool inlined = false;                   // its bytes are also in `payload`
+    std::optional<std::uint32_t> checksum;  // CRC32C of the payload
   };
   Clock clock;
   std::shared_ptr<const RemoteMemory> memory;  // not null once decoded

@@ -10,6 +10,7 @@
 
 #include "common/half.h"
 #include "common/log.h"
+#include "transport/crc32c.h"
 
 namespace leeway::worker {
 
@@ -59,7 +60,7 @@ DataPlane::~DataPlane() {
   endpoint_.reset();  // no task and no handler after this: the rest may go
 }
 
-Status DataPlane::allocate(const Layout& layout, Dtype pull_dtype) {
+Status DataPlane::allocate(const Layout& layout, Dtype pull_dtype, bool checksum) {
   // At least one element: a model of empty tensors has buffers, too.
   const std::size_t elements = std::max<std::size_t>(layout.elements(), 1);
   auto weights = endpoint_->allocate(elements * size_of(pull_dtype), Access::kPeers);
@@ -68,7 +69,24 @@ Status DataPlane::allocate(const Layout& layout, Dtype pull_dtype) {
   if (!gradients) return tl::unexpected(gradients.error());
   weights_ = std::move(*weights);
   gradients_ = std::move(*gradients);
+  if (!checksum) return {};
+  checksums_.resize(layout.parts().size());
+  for (const Layout::Part& part : layout.parts())
+    payloads_.push_back(
+        gradients_.bytes().subspan(part.begin * sizeof(Half), part.elements * sizeof(Half)));
   return {};
+}
+
+void DataPlane::note_checksums(std::span<const PartitionId> parts) {
+  if (checksums_.empty()) return;
+  for (const PartitionId p : parts) checksums_[p.value()] = transport::crc32c(payloads_[p.value()]);
+}
+
+std::optional<std::uint32_t> DataPlane::checksum_of(PartitionId part,
+                                                    std::span<const std::byte> payload,
+                                                    bool initial) const {
+  if (checksums_.empty()) return std::nullopt;
+  return initial ? transport::crc32c(payload) : checksums_[part.value()];
 }
 
 void DataPlane::connect(Config config) {
@@ -112,6 +130,7 @@ Status DataPlane::push_initial(std::span<const float> values) {
 }
 
 void DataPlane::push(std::vector<PartitionId> partitions, float scale) {
+  note_checksums(partitions);
   endpoint_->post([this, partitions = std::move(partitions), scale] {
     if (wire_) carry_out(wire_->core.push(partitions, scale, false));
   });
@@ -119,6 +138,7 @@ void DataPlane::push(std::vector<PartitionId> partitions, float scale) {
 
 void DataPlane::end_step(std::vector<PartitionId> rest, float scale, Ending ending,
                          std::uint32_t samples, std::vector<std::byte> state) {
+  note_checksums(rest);
   endpoint_->post(
       [this, rest = std::move(rest), scale, ending, samples, state = std::move(state)]() mutable {
         if (!wire_) return;
@@ -141,6 +161,7 @@ void DataPlane::explain(std::string waiting) {
 }
 
 void DataPlane::on_frame(std::span<const std::byte> frame) {
+  in_frame_ = true;
   while (!frame.empty()) {
     const auto message = transport::decode_next(frame);
     if (message)
@@ -148,6 +169,8 @@ void DataPlane::on_frame(std::span<const std::byte> frame) {
     else
       stray(message.error().message);
   }
+  in_frame_ = false;
+  outbox_.flush();
 }
 
 void DataPlane::on_message(const transport::Message& message) {
@@ -203,6 +226,7 @@ void DataPlane::carry_out_one(const SendPush& effect) {
     for (PartitionId p : group) {
       const Layout::Part& part = wire_->config.layout.parts()[p.value()];
       const std::size_t size = part.elements * width;
+      const auto payload = memory.bytes().subspan(part.begin * width, size);
       const bool inlined = !effect.initial && size <= std::min(room, kMostInline);
       push.entries.push_back(
           {.partition = p,
@@ -211,10 +235,10 @@ void DataPlane::carry_out_one(const SendPush& effect) {
            .bytes = size,
            .codec = effect.initial ? transport::Codec::kF32 : transport::Codec::kF16,
            .initial = effect.initial,
-           .inlined = inlined});
+           .inlined = inlined,
+           .checksum = checksum_of(p, payload, effect.initial)});
       bytes += size;
       if (!inlined) continue;
-      const auto payload = memory.bytes().subspan(part.begin * width, size);
       push.payload.insert(push.payload.end(), payload.begin(), payload.end());
       room -= size;
     }
@@ -290,7 +314,7 @@ void DataPlane::carry_out_one(const WeightsReady& effect) {
 }
 
 void DataPlane::send(ServerId server, const transport::Body& body) {
-  if (outbox_.add(server.value(), transport::encode(wire_->config.self, body)))
+  if (outbox_.add(server.value(), transport::encode(wire_->config.self, body)) && !in_frame_)
     endpoint_->post([this] { outbox_.flush(); });
 }
 

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -49,7 +50,8 @@ class DataPlane {
   const transport::EndpointInfo& info() const noexcept { return endpoint_->info(); }
 
   // The buffers, flat as in the layout. kResourceExhausted says bytes, limit and remedy.
-  Status allocate(const Layout& layout, Dtype pull_dtype);
+  // `checksum`: every payload goes with its CRC32C.
+  Status allocate(const Layout& layout, Dtype pull_dtype, bool checksum);
   std::span<const std::byte> weights() const noexcept { return weights_.bytes(); }
   std::span<std::byte> gradients() const noexcept { return gradients_.bytes(); }
 
@@ -78,6 +80,10 @@ class DataPlane {
   void on_message(const transport::Message& message);
   void receive(const transport::Message& message);
   void carry_out(Result<Effects> effects);
+  // Of the program's thread, which has just written these gradients.
+  void note_checksums(std::span<const PartitionId> parts);
+  std::optional<std::uint32_t> checksum_of(PartitionId part, std::span<const std::byte> payload,
+                                           bool initial) const;
   void carry_out_one(const SendPush& effect);
   void carry_out_one(const SendEnding& effect);
   void carry_out_one(const SendPull& effect);
@@ -93,9 +99,13 @@ class DataPlane {
   Board& board_;
   transport::RegisteredMemory weights_;
   transport::RegisteredMemory gradients_;
+  // By part; empty without checksums. Guarded as the gradients are: by the order of steps.
+  std::vector<std::uint32_t> checksums_;
+  std::vector<std::span<const std::byte>> payloads_;      // by part, of the gradients
   std::unique_ptr<transport::RegisteredMemory> initial_;  // until every server has taken it
   std::unique_ptr<Wire> wire_;
   transport::Outbox outbox_;
+  bool in_frame_ = false;     // its end flushes
   std::uint64_t strays_ = 0;  // messages that were ignored
 };
 

@@ -213,7 +213,9 @@ void SessionImpl::take_plan() {
       if (auto status = scaler_.restore(std::as_bytes(std::span(state))); !status)
         fail_with(fmt::format("checkpoint {}: {}", plan->restore, status.error().message));
   }
-  if (auto status = data_->allocate(*layout_, settings_.pull_type()); !status)
+  if (auto status =
+          data_->allocate(*layout_, settings_.pull_type(), settings_.checksum.value != "off");
+      !status)
     fail_with(status.error().message);
   gradients_.emplace(*layout_, options_.accumulate_steps, data_->gradients());
 

@@ -18,6 +18,7 @@ BENCHES = {
                      "--partition-mib", "1", "--servers", "2", "--workers", "2"],
     "small-tcp": ["small", "--fabric", "tcp", "--rounds", "1"],
     "small-shm": ["small", "--fabric", "shm", "--rounds", "1"],
+    "checksum-tcp": ["checksum", "--fabric", "tcp", "--rounds", "1"],
     "latency-tcp": ["latency", "--fabric", "tcp", "--rounds", "1"],
     "latency-shm": ["latency", "--fabric", "shm", "--rounds", "1"],
 }

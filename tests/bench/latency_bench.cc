@@ -16,7 +16,7 @@ namespace leeway::bench {
 namespace {
 
 constexpr std::size_t kElements = 4;  // 8 bytes of FP16
-constexpr std::size_t kSpinning = 2000, kSleeping = 20;
+constexpr std::size_t kSpinning = 500, kSleeping = 20;
 constexpr milliseconds kPause{20};
 constexpr std::chrono::seconds kIdle{2};
 constexpr double kIdleLimit = 2;  // percent of a core

@@ -6,6 +6,7 @@
 
 #include "common/result.h"
 #include "tests/bench/apply_bench.h"
+#include "tests/bench/checksum_bench.h"
 #include "tests/bench/latency_bench.h"
 #include "tests/bench/peer_process.h"
 #include "tests/bench/pushpull_bench.h"
@@ -62,6 +63,8 @@ int main(int argc, char** argv) {
       "small", "a step of 10,000 small tensors over a step of one as large as all"));
   CLI::App* latency = with_fabric(app.add_subcommand(
       "latency", "round trips of a small push with its commit, and what idling costs"));
+  CLI::App* checksum = with_fabric(
+      app.add_subcommand("checksum", "steps with checksums of the payloads over steps without"));
   // The other processes of a benchmark; started by this program alone.
   std::uint32_t index = 0;
   CLI::App* server = with_fabric(app.add_subcommand("pushpull-server", "")->group(""));
@@ -80,6 +83,7 @@ int main(int argc, char** argv) {
     if (*apply) cases = run_apply({.master_bytes = master_mib << 20, .rounds = rounds});
     if (*transport) cases = run_transport({.fabric = fabric, .rounds = rounds});
     if (*small) cases = run_small({.fabric = fabric, .rounds = rounds});
+    if (*checksum) cases = run_checksum({.fabric = fabric, .rounds = rounds});
     if (*latency) cases = run_latency({.fabric = fabric, .rounds = rounds});
     if (*pushpull) {
       sizes.fabric = fabric;

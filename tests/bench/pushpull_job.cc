@@ -39,7 +39,8 @@ PushPullJob::PushPullJob(const Options& options)
   nlohmann::json plan = {{"elements", options.elements},
                          {"tensors", options.tensors},
                          {"partition_elements", options.partition_elements},
-                         {"step_core", options.step_core}};
+                         {"step_core", options.step_core},
+                         {"checksum", options.checksum}};
   plan["servers"] = addresses(servers_);
   plan["workers"] = addresses(workers_);
   for (const auto* members : {&servers_, &workers_}) {

@@ -23,6 +23,7 @@ class PushPullJob {
     std::size_t tensors = 1;
     std::size_t partition_elements = 0;
     bool step_core = false;  // workers move whole steps, as a session does
+    bool checksum = false;   // of the payloads, with step_core
   };
   explicit PushPullJob(const Options& options);
 

@@ -29,6 +29,7 @@ PushPullPlan plan_of(const nlohmann::json& message) {
           .partition_elements = message.at("partition_elements"),
           .servers = static_cast<std::uint32_t>(message.at("servers").size()),
           .step_core = message.at("step_core"),
+          .checksum = message.at("checksum"),
           .server_addresses = addresses(message.at("servers")),
           .worker_addresses = addresses(message.at("workers"))};
 }

@@ -22,6 +22,7 @@ struct PushPullPlan {
   std::size_t partition_elements = 0;
   std::uint32_t servers = 1;
   bool step_core = false;
+  bool checksum = false;  // with step_core
   std::vector<std::vector<std::byte>> server_addresses, worker_addresses;
 
   std::size_t partitions() const { return (elements - 1) / partition_elements + 1; }

@@ -46,7 +46,7 @@ StepClient::StepClient(std::unique_ptr<transport::Endpoint> endpoint, const Push
       data_(std::move(endpoint), board_),
       layout_(layout_of(plan)) {
   for (std::size_t i = 0; i < gradient_.size(); ++i) gradient_[i] = kScale * gradient_of(i);
-  if (const auto status = data_.allocate(layout_, Dtype::kF16); !status)
+  if (const auto status = data_.allocate(layout_, Dtype::kF16, plan.checksum); !status)
     throw std::runtime_error(status.error().message);
   gradients_.emplace(layout_, 1, data_.gradients());
   std::vector<worker::DataPlane::Server> servers;

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "common/half.h"
+#include "transport/crc32c.h"
 
 namespace leeway::server {
 namespace {
@@ -254,6 +255,28 @@ TEST_CASE("initial values, steps, pulls, a checkpoint and a restore over tcp") {
     CHECK(all(worker.values<float>(0), 5.75f));
   }
   std::filesystem::remove_all(dir);
+}
+
+TEST_CASE("a payload is verified, read again when it is damaged, and refused the second time") {
+  FakeWorker worker;
+  Server server(config_for(""));
+  server.engine->view(view_for(worker, 1));
+  std::ranges::fill(worker.values<float>(0), 10.0f);
+  const auto payload = std::as_bytes(worker.values<float>(0));
+  transport::Push push{.clock = Clock(0), .memory = worker.memory()};
+  push.entries = {{.partition = PartitionId(0),
+                   .offset = 0,
+                   .bytes = payload.size(),
+                   .codec = transport::Codec::kF32,
+                   .initial = true,
+                   .checksum = transport::crc32c(payload)}};
+  worker.send(server.address, push);
+  CHECK(worker.expect<transport::PushTaken>().partitions.size() == 1);
+  push.entries[0].partition = PartitionId(1);
+  push.entries[0].checksum = *push.entries[0].checksum ^ 1;
+  worker.send(server.address, push);
+  const auto refused = worker.expect<transport::Refused>();
+  CHECK(refused.text.find("does not match its CRC32C, twice") != std::string::npos);
 }
 
 TEST_CASE("a worker of another job is refused, and an engine ends in the middle of things") {

@@ -39,6 +39,7 @@ Push some_inline_push(std::size_t n) {
   for (std::size_t i = 1; i < n; i += 2) {
     push.entries[i].initial = false;
     push.entries[i].inlined = true;
+    if (i == 1) push.entries[i].checksum = 0xCAFEF00D;
     for (std::size_t k = 0; k < push.entries[i].bytes; ++k)
       push.payload.push_back(static_cast<std::byte>(i));
   }
@@ -130,6 +131,11 @@ TEST_CASE("fields of a push and a pull keep their values") {
   CHECK(push.entries[3].codec == Codec::kF32);
   CHECK(push.entries[3].initial);
   CHECK_FALSE(push.entries[2].initial);
+  CHECK_FALSE(push.entries[2].checksum.has_value());
+  const auto inlined = std::get<Push>(decode(encode(kSender, some_inline_push(2)))->body);
+  CHECK(inlined.entries[1].inlined);
+  CHECK(inlined.entries[1].checksum == 0xCAFEF00D);
+  CHECK(inlined.payload.size() == 2);
 
   const auto pull = std::get<Pull>(decode(encode(kSender, some_pull(3)))->body);
   CHECK(pull.request == 5);
@@ -235,7 +241,10 @@ TEST_CASE("wrong values are refused by name") {
     CHECK(error_of(bytes).find("codec") != std::string::npos);
   }
   bytes = good;
-  set(bytes, codec + 1, 4, 1);
+  set(bytes, codec + 2, 1, 1);  // a checksum that no flag announces
+  CHECK(error_of(bytes).find("flags") != std::string::npos);
+  set(bytes, codec + 2, 0, 1);
+  set(bytes, codec + 1, 3, 1);
   CHECK(error_of(bytes).find("flags") != std::string::npos);
   Push short_of_payload = some_inline_push(4);
   short_of_payload.payload.pop_back();

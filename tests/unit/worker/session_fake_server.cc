@@ -11,6 +11,7 @@
 #include "common/half.h"
 #include "kernels/cast.h"
 #include "tests/unit/worker/session_fake_scheduler.h"
+#include "transport/crc32c.h"
 
 namespace leeway::worker::testing {
 
@@ -120,6 +121,10 @@ void FakeServer::read(const transport::Push& push, const transport::Push::Entry&
 
 void FakeServer::take(const transport::Push& push, const transport::Push::Entry& entry,
                       std::span<const std::byte> payload) {
+  if (entry.checksum) {
+    ++s_.checksums;
+    if (transport::crc32c(payload) != *entry.checksum) wrong("a payload with a wrong checksum");
+  }
   const Dtype dtype = entry.codec == transport::Codec::kF32 ? Dtype::kF32 : Dtype::kF16;
   std::vector<float> values(payload.size() / size_of(dtype));
   kernels::widen(payload.data(), dtype, values);
@@ -229,6 +234,10 @@ std::vector<FakeServer::Ended> FakeServer::endings() const {
 std::map<PartitionId, std::vector<float>> FakeServer::masters() const {
   const std::lock_guard lock(mutex_);
   return s_.masters;
+}
+std::size_t FakeServer::checksums() const {
+  const std::lock_guard lock(mutex_);
+  return s_.checksums;
 }
 std::optional<std::string> FakeServer::error() const {
   const std::lock_guard lock(mutex_);

@@ -45,6 +45,7 @@ class FakeServer {
   bool has_pulls(std::size_t count) const;
   std::vector<Ended> endings() const;
   std::map<PartitionId, std::vector<float>> masters() const;
+  std::size_t checksums() const;             // payloads that came with one
   std::optional<std::string> error() const;  // what a right session never causes
 
  private:
@@ -76,7 +77,7 @@ class FakeServer {
     std::optional<std::string> refusal;
     std::map<PartitionId, std::vector<float>> masters;
     std::vector<Ended> endings;
-    std::size_t payloads = 0, pulls_seen = 0;
+    std::size_t payloads = 0, pulls_seen = 0, checksums = 0;
     std::optional<std::string> error;
   };
 

@@ -174,6 +174,18 @@ TEST_CASE("weights come in the job's pull dtype") {
   session->finish({});
 }
 
+TEST_CASE("with checksum = crc32c every payload goes with its own") {
+  Job job;
+  job.scheduler.settings["checksum"] = "crc32c";
+  auto session = job.start();
+  job.step(*session, 0.25f);
+  job.step(*session, 0.5f);
+  session->finish({});
+  // The initial values and two steps, of two partitions and of one.
+  CHECK(job.servers[0].checksums() == 6);
+  CHECK(job.servers[1].checksums() == 3);
+}
+
 TEST_CASE("with accumulation the mean of the pushes travels") {
   Job job;
   auto session = job.start({.accumulate_steps = 2});
