@@ -203,6 +203,7 @@ void Consistency::payload_taken(StepId step, WorkerState& worker, OpenStep& open
   if (!open.ending) {
     effects.emplace_back(SendTaken{step, config_.partitions[partition].id});
   } else if (whole(&open) && worker.live() && !worker.barred) {
+    // Of a worker that is being resolved, what was reported stays true: nothing more is counted.
     effects.emplace_back(SendCommitted{step, open.ending->ending});  // and all of it is taken
     close(step.worker, worker, true, std::move(open.ending->worker_state));
   }

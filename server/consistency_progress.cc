@@ -243,7 +243,6 @@ Effects Consistency::view(std::span<const WorkerNews> news, std::optional<Worker
     const bool was_live = worker.live();
     worker.phase = about.phase;
     worker.pull.reset();
-    if (worker.open) worker.open->ending.reset();  // what is reported of it now stays true
     if (about.phase == WorkerPhase::kDead || about.phase == WorkerPhase::kFinished)
       settle(about.id, worker, about, effects);
     if (was_live && about.phase != WorkerPhase::kFinished)
