@@ -44,8 +44,8 @@ class Control {
     endpoint_ = transport::Endpoint::open(
         {.fabric = options.fabric, .bind = options.bind, .peers = kPeers, .thread_name = "fabric"});
     const transport::EndpointInfo& info = endpoint_->info();
-    log::info("provider {}, device {}, address {}, {} compute threads", info.provider, info.device,
-              info.printable, options.threads);
+    log::info("fabric {}: {}; {} compute threads", info.fabric, transport::describe(info),
+              options.threads);
   }
 
   int run() {

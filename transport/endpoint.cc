@@ -1,107 +1,48 @@
 #include "transport/endpoint.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstring>
+#include <random>
 
 #include "transport/endpoint_impl.h"
+#include "transport/host_identity.h"
+#include "transport/providers.h"
+#include "transport/rails.h"
 #include "transport/registered_memory.h"
-#include "transport/signals.h"
 
 namespace leeway::transport {
-namespace {
 
-// Fits the eager protocol of every provider here, and several hundred entries of a push.
-constexpr std::size_t kMaxMessage = 8192;
-constexpr std::size_t kReceivesPerPeer = 16;
-constexpr std::size_t kMinReceives = 64, kMaxReceives = 1024;
-constexpr std::size_t kMaxSends = 4096;
-
-std::string printable_address(fid_av* addresses, const void* raw) {
-  char text[256];
-  std::size_t length = sizeof text;
-  const char* printed = fi_av_straddr(addresses, raw, text, &length);
-  return printed != nullptr ? std::string(printed, strnlen(printed, sizeof text)) : "?";
-}
-
-}  // namespace
-
-Endpoint::Impl::Impl(const EndpointOptions& options) : options_(options) {
-  Choice choice = choose_provider(options);
-  const KeepSignals keep;
-  domain_ = std::make_shared<Domain>(std::move(choice));
-  info_.max_message = std::min(kMaxMessage, domain_->info->ep_attr->max_msg_size);
-  if (domain_->traits->inject_sized_messages)
-    info_.max_message = std::min(info_.max_message, domain_->info->tx_attr->inject_size);
-  segment_limit_ = std::max<std::size_t>(
-      1, std::min(options.max_transfer, domain_->info->ep_attr->max_msg_size));
-  open_objects(options);
-  describe();
-}
-
-Endpoint::Impl::~Impl() { stop(); }
-
-void Endpoint::Impl::open_objects(const EndpointOptions& options) {
-  const ProviderTraits& traits = *domain_->traits;
-  fi_info& info = *domain_->info;
-  const auto check = [&](ssize_t error, const char* what) {
-    if (error != 0)
-      throw ConfigError(fmt::format("fabric {}: {} of provider {} failed: {}{}", traits.family,
-                                    what, info.fabric_attr->prov_name,
-                                    fi_strerror(static_cast<int>(-error)),
-                                    locked_memory_hint(traits, error)));
-  };
-
-  fi_cq_attr queue_attributes{};
-  queue_attributes.size = info.tx_attr->size + info.rx_attr->size;
-  queue_attributes.format = FI_CQ_FORMAT_MSG;
-  queue_attributes.wait_obj = traits.waiting == Waiting::kDescriptor ? FI_WAIT_FD : FI_WAIT_NONE;
-  fid_cq* queue = nullptr;
-  check(fi_cq_open(domain_->domain.get(), &queue_attributes, &queue, nullptr), "fi_cq_open");
-  queue_.reset(queue);
-
-  fi_av_attr address_attributes{};
-  address_attributes.type = info.domain_attr->av_type;
-  address_attributes.count = std::max<std::size_t>(options.peers, 16);
-  fid_av* addresses = nullptr;
-  check(fi_av_open(domain_->domain.get(), &address_attributes, &addresses, nullptr), "fi_av_open");
-  addresses_fid_.reset(addresses);
-
-  fid_ep* endpoint = nullptr;
-  check(fi_endpoint(domain_->domain.get(), &info, &endpoint, nullptr), "fi_endpoint");
-  endpoint_.reset(endpoint);
-  check(fi_ep_bind(endpoint, &addresses->fid, 0), "fi_ep_bind");
-  check(fi_ep_bind(endpoint, &queue->fid, FI_TRANSMIT | FI_RECV), "fi_ep_bind");
-  check(fi_enable(endpoint), "fi_enable");
-  waiter_ = std::make_unique<Waiter>(traits.waiting, domain_->fabric.get(), queue);
-
-  const std::size_t receives =
-      std::min({std::max(kMinReceives, kReceivesPerPeer * options.peers), kMaxReceives,
-                std::max<std::size_t>(info.rx_attr->size, 1)});
-  receive_region_ =
-      value_or_throw(Region::make(domain_, receives * info_.max_message, Access::kOwn));
-  send_buffers_ = std::make_unique<SendBuffers>(domain_, info_.max_message, kMaxSends);
-  receive_buffers_.resize(receives);
-  for (std::size_t i = 0; i < receives; ++i) {
-    receive_buffers_[i].kind = Posted::Kind::kReceive;
-    receive_buffers_[i].offset = i * info_.max_message;
-    repost(receive_buffers_[i]);
+Endpoint::Impl::Impl(std::vector<std::unique_ptr<Rail>> rails, const EndpointOptions& options)
+    : options_(options), rails_(std::move(rails)) {
+  LEEWAY_CHECK(!rails_.empty() && rails_.size() <= kMaxRails);
+  std::random_device random;
+  address_.id = std::uint64_t{random()} << 32 | random();
+  address_.host = host_identity();
+  info_.max_message = SIZE_MAX;
+  for (const auto& rail : rails_) {
+    const RailInfo& its = rail->info();
+    address_.rails.push_back({std::string(its.traits->family), its.megabits, its.address});
+    info_.max_message = std::min(info_.max_message, its.max_message - kFrameHeader);
+    info_.rails.push_back(
+        {std::string(its.traits->family), its.provider, its.device, its.printable, its.megabits});
   }
+  info_.fabric = info_.rails.front().fabric;
+  info_.provider = info_.rails.front().provider;
+  info_.device = info_.rails.front().device;
+  info_.printable = info_.rails.front().printable;
+  info_.address = encode(address_);
+  waiter_ = std::make_unique<Waiter>(rails_);
 }
 
-void Endpoint::Impl::describe() {
-  std::size_t length = 0;
-  fi_getname(&endpoint_->fid, nullptr, &length);
-  info_.address.resize(length);
-  if (const int error = fi_getname(&endpoint_->fid, info_.address.data(), &length); error != 0)
-    throw ConfigError(fmt::format("fabric {}: the endpoint has no address: {}",
-                                  domain_->traits->family, fi_strerror(-error)));
-  info_.address.resize(length);
-  info_.fabric = domain_->traits->family;
-  info_.provider = domain_->info->fabric_attr->prov_name;
-  info_.device = domain_->info->domain_attr->name;
-  info_.printable = printable_address(addresses_fid_.get(), info_.address.data());
+Endpoint::Impl::~Impl() {
+  stop();
+  regions_->close();
+}
+
+Result<std::shared_ptr<Region>> Endpoint::Impl::allocate(std::size_t bytes, Access access) {
+  return Region::make(regions_, rails_, bytes, access);
 }
 
 EndpointCounters Endpoint::Impl::counters() const noexcept {
@@ -111,23 +52,36 @@ EndpointCounters Endpoint::Impl::counters() const noexcept {
           .bytes_written = bytes_written_.read()};
 }
 
+std::string describe(const EndpointInfo& info) {
+  std::vector<std::string> rails;
+  for (const EndpointInfo::Rail& rail : info.rails)
+    rails.push_back(fmt::format("{} on {} at {}{}", rail.provider, rail.device, rail.printable,
+                                rail.megabits == 0 || rail.fabric == "shm"
+                                    ? ""
+                                    : fmt::format(" ({:g} Gbit/s)", rail.megabits / 1000.0)));
+  return fmt::format("{}", fmt::join(rails, " and "));
+}
+
 Endpoint::Endpoint(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Endpoint::~Endpoint() = default;
 
 std::unique_ptr<Endpoint> Endpoint::open(const EndpointOptions& options) {
-  return std::unique_ptr<Endpoint>(new Endpoint(std::make_unique<Impl>(options)));
+  return endpoint_over(open_rails(options), options);
+}
+
+std::unique_ptr<Endpoint> endpoint_over(std::vector<std::unique_ptr<Rail>> rails,
+                                        const EndpointOptions& options) {
+  return std::unique_ptr<Endpoint>(
+      new Endpoint(std::make_unique<Endpoint::Impl>(std::move(rails), options)));
 }
 
 const EndpointInfo& Endpoint::info() const noexcept { return impl_->info(); }
 
 Result<RegisteredMemory> Endpoint::allocate(std::size_t bytes, Access access) {
-  auto region = Region::make(impl_->domain(), bytes, access);
+  auto region = impl_->allocate(bytes, access);
   if (!region) return tl::unexpected(std::move(region).error());
-  auto remote = std::make_shared<RemoteMemory>();
-  if (access == Access::kPeers)
-    remote->push_back({(*region)->remote_address(0), (*region)->remote_key()});
-  return RegisteredMemory(std::make_unique<RegisteredMemory::Impl>(
-      RegisteredMemory::Impl{std::move(*region), std::move(remote)}));
+  return RegisteredMemory(
+      std::make_unique<RegisteredMemory::Impl>(RegisteredMemory::Impl{std::move(*region)}));
 }
 
 void Endpoint::start(MessageHandler handler) { impl_->start(std::move(handler)); }
@@ -142,11 +96,11 @@ void Endpoint::send(Peer peer, std::span<const std::byte> message, TimePoint dea
 }
 void Endpoint::read(Peer peer, LocalRange into, RemoteRange from, TimePoint deadline,
                     Completion done) {
-  impl_->transfer(Operation::Kind::kRead, peer, into, from, deadline, std::move(done));
+  impl_->transfer(Operation::Kind::kRead, peer, into, std::move(from), deadline, std::move(done));
 }
 void Endpoint::write(Peer peer, LocalRange from, RemoteRange to, TimePoint deadline,
                      Completion done) {
-  impl_->transfer(Operation::Kind::kWrite, peer, from, to, deadline, std::move(done));
+  impl_->transfer(Operation::Kind::kWrite, peer, from, std::move(to), deadline, std::move(done));
 }
 void Endpoint::at(TimePoint when, Task task) { impl_->at(when, std::move(task)); }
 EndpointCounters Endpoint::counters() const noexcept { return impl_->counters(); }

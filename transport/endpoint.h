@@ -1,4 +1,5 @@
-// One libfabric endpoint (FI_EP_RDM, FI_MSG | FI_RMA) and the thread that owns it.
+// One or several rails (NICs, the memory of this host) as one way to peers, and the thread that
+// owns them.
 //
 // Messages are small and two-sided; bulk bytes move by RMA, which only servers start. No operation
 // relies on an order between two others: EFA gives none.
@@ -25,23 +26,32 @@
 
 namespace leeway::transport {
 
+class Rail;  // inside transport/
+
 // What one endpoint may ask of the machine.
 struct EndpointOptions {
-  std::string fabric = "auto";     // auto | efa | verbs | tcp | shm
-  std::string bind = "127.0.0.1";  // address to listen on (tcp, verbs)
-  std::uint16_t port = 0;          // there; 0 = any that is free
-  std::uint32_t peers = 16;        // how many it will talk to: sizes queues, FI_UNIVERSE_SIZE
+  std::string fabric = "auto";  // auto | efa | verbs | tcp | shm
+  // Addresses to listen on, with commas: tcp opens a rail for each; verbs and efa take the NICs
+  // that they are on, or, given only the loopback, choose by the inventory.
+  std::string bind = "127.0.0.1";
+  std::uint16_t port = 0;    // there; 0 = any that is free
+  std::uint32_t peers = 16;  // how many it will talk to: sizes queues, FI_UNIVERSE_SIZE
   std::string thread_name = "fabric";
   // Longest piece of a read or write that goes to the provider at once; longer ones go in several.
   std::size_t max_transfer = std::size_t{1} << 30;
 };
 
-// What it got. `address` is opaque and goes to peers through the scheduler.
+// What it got: one rail or several. `address` is opaque and goes to peers through the scheduler.
 struct EndpointInfo {
-  std::string fabric;     // the family: efa | verbs | tcp | shm
-  std::string provider;   // libfabric's own name, "tcp;ofi_rxm"
-  std::string device;     // domain or NIC name
-  std::string printable;  // for people: "fi_sockaddr_in://127.0.0.1:40123"
+  struct Rail {
+    std::string fabric;          // the family: efa | verbs | tcp | shm
+    std::string provider;        // libfabric's own name, "tcp;ofi_rxm"
+    std::string device;          // domain or NIC name
+    std::string printable;       // for people: "fi_sockaddr_in://127.0.0.1:40123"
+    std::uint32_t megabits = 0;  // per second, 0 = not known
+  };
+  std::vector<Rail> rails;
+  std::string fabric, provider, device, printable;  // of the first
   std::vector<std::byte> address;
   std::size_t max_message = 0;  // bytes that send() takes
 };
@@ -112,6 +122,9 @@ struct EndpointCounters {
   std::uint64_t bytes_read = 0, bytes_written = 0;
 };
 
+// For log lines: "tcp;ofi_rxm on lo at fi_sockaddr_in://127.0.0.1:40123 and leeway-shm on ...".
+std::string describe(const EndpointInfo& info);
+
 class Endpoint {
  public:
   class Impl;  // inside transport/
@@ -150,6 +163,8 @@ class Endpoint {
   EndpointCounters counters() const noexcept;  // any thread
 
  private:
+  friend std::unique_ptr<Endpoint> endpoint_over(std::vector<std::unique_ptr<Rail>> rails,
+                                                 const EndpointOptions& options);
   explicit Endpoint(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

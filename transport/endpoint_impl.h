@@ -1,38 +1,43 @@
-// The inside of an Endpoint. Included by this folder's .cc files only.
+// The inside of an Endpoint. Included by this folder's .cc files, and by tests that make an
+// endpoint over rails of their own.
 //
 // Everything below `thread_` belongs to the endpoint's thread once that runs, and to the opening
-// thread before. Member order is close order, reversed: the thread first, then the libfabric
-// endpoint, its queues, and the buffers that it was given.
+// thread before. Member order is close order, reversed: the thread first, then the rails, then what
+// they were given.
 #pragma once
 
+#include <deque>
 #include <list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <unordered_map>
 #include <vector>
 
 #include "common/counter.h"
+#include "transport/address.h"
 #include "transport/endpoint.h"
+#include "transport/frame.h"
 #include "transport/operation.h"
+#include "transport/rail.h"
 #include "transport/region.h"
-#include "transport/send_buffers.h"
 #include "transport/task_queue.h"
 #include "transport/timer_heap.h"
 #include "transport/waiter.h"
 
 namespace leeway::transport {
 
-class Endpoint::Impl {
+class Endpoint::Impl final : private RailUser {
  public:
-  explicit Impl(const EndpointOptions& options);  // throws ConfigError
+  Impl(std::vector<std::unique_ptr<Rail>> rails, const EndpointOptions& options);
   ~Impl();
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
   const EndpointInfo& info() const noexcept { return info_; }
-  const std::shared_ptr<Domain>& domain() const noexcept { return domain_; }
+  Result<std::shared_ptr<Region>> allocate(std::size_t bytes, Access access);
   EndpointCounters counters() const noexcept;
 
   // endpoint_loop.cc
@@ -68,75 +73,104 @@ class Endpoint::Impl {
 
   bool on_own_thread() const noexcept { return std::this_thread::get_id() == thread_.get_id(); }
 
-  // endpoint.cc
-  void open_objects(const EndpointOptions& options);
-  void describe();
-
   // endpoint_loop.cc
   void run();
   bool run_tasks();
-  bool read_queue();
-  void read_queue_error();
+  bool poll_rails();
+  void message(std::span<const std::byte> bytes) override;
+  void done(Ticket& ticket, Status status) override;
   bool fire_timers(TimePoint now);
   bool deliver();
   void wait(TimePoint now);
-  void linger();
   void shut_down();
-  void received(ReceiveBuffer& buffer, std::size_t length);
-  void repost(ReceiveBuffer& buffer);
 
   // endpoint_transfers.cc
   enum class Posting { kDone, kLater };
   Operation* begin(Operation::Kind kind, Peer peer, TimePoint deadline, Completion& done);
   void start_operation(Operation& operation);
+  void queue_up(Operation& operation, bool first);
   Posting advance(Operation& operation);
-  ssize_t post_segment(Operation& operation, Segment& segment, std::size_t length);
-  void segment_done(Segment& segment, Status status);
+  Result<Rail::Post> post_piece(Operation& operation, PeerState& peer, Link& link, Piece piece);
+  void piece_over(Posted& posted, Status status);
   void report(Operation& operation, Outcome outcome);
-  void recycle_if_over(Operation& operation);
+  void end_if_over(Operation& operation);
   void leave_queue(Operation& operation);
   bool retry_waiting();
   void finish_later(Completion done, Outcome outcome);
   void cancel_all(Code code, const std::string& why, std::uint64_t only_peer);
-  Status failure(const Operation& operation, int error, const std::string& provider_text) const;
-  Segment& take_segment(Operation& operation);
+  Posted& take_posted(Posted::Kind kind, std::uint64_t peer, std::size_t rail);
+  void give_back(Posted& posted);
 
   // endpoint_peers.cc
   PeerState* find_peer(std::uint64_t id) noexcept;
-  void forget_if_unused(const std::shared_ptr<Address>& address);
+  // The link for the next piece of a bulk transfer, or of a message.
+  Link& choose_link(PeerState& peer, const Operation& operation, std::size_t size);
+  std::size_t live_links(const PeerState& peer, TimePoint now) const noexcept;
+  Result<RailPeer> reach(Link& link);
+  void link_failed(PeerState& peer, Link& link, const Error& error);
+  void hang_up(Link& link);
+
+  // endpoint_grants.cc
+  bool granted(const Operation& operation, const Link& link) const noexcept;
+  Result<Rail::Post> post_grant(Operation& operation, PeerState& peer, Link& link, Piece piece,
+                                Window source);
+  void grant_over(Posted& posted, Status status);
+  void fail_grants(std::uint64_t peer, std::size_t rail, const Error& error);
+  bool end_failed_grants();
+  std::uint64_t peer_that_asks(std::uint64_t sender, std::span<const std::byte> answer_to);
+  void on_grant(std::uint64_t sender, const Grant& grant);
+  void on_written(const Written& written);
+  void reply_over(Posted& posted, Status status);
+  bool send_frame(std::uint64_t peer, std::size_t rail, const Frame& frame);
+  bool retry_replies();
+  void watch_grants();
 
   const EndpointOptions options_;
-  std::shared_ptr<Domain> domain_;
   EndpointInfo info_;
-  std::size_t segment_limit_ = 0;
+  EndpointAddress address_;
   MetricCounter messages_sent_, messages_received_, bytes_read_, bytes_written_;
+  std::shared_ptr<RegionList> regions_ = std::make_shared<RegionList>();
 
-  std::shared_ptr<Region> receive_region_;
-  std::vector<ReceiveBuffer> receive_buffers_;
-  std::unique_ptr<SendBuffers> send_buffers_;
-  std::vector<std::unique_ptr<Segment>> segments_;
-  std::vector<Segment*> free_segments_;
+  std::vector<std::unique_ptr<Posted>> posted_;
+  std::vector<Posted*> free_posted_;
   TimerHeap timers_;
   std::list<Delayed> delayed_;
   std::vector<std::unique_ptr<Operation>> operations_;
   std::vector<Operation*> free_operations_;
-  std::map<std::string, std::shared_ptr<Address>, std::less<>> addresses_;
-  std::map<std::string, std::uint64_t, std::less<>> peer_by_address_;
   std::unordered_map<std::uint64_t, std::unique_ptr<PeerState>> peers_;
+  std::map<std::string, std::uint64_t, std::less<>> peer_by_address_;
+  std::unordered_map<std::uint64_t, std::uint64_t> peer_by_endpoint_;
   std::uint64_t next_peer_ = 1;
-  std::vector<std::uint64_t> waiting_peers_;       // with a list that is not empty
-  std::vector<ReceiveBuffer*> unposted_receives_;  // the provider said "try again"
-  std::vector<Finished> finished_;                 // to be delivered by the loop
+  std::vector<std::uint64_t> waiting_peers_;  // with a list that is not empty
+  std::vector<Finished> finished_;            // to be delivered by the loop
   std::vector<Task> taken_tasks_;
   MessageHandler handler_;
+  std::size_t polled_rail_ = 0;  // whose messages are coming in
+  std::uint64_t refused_frames_ = 0;
   bool stopping_ = false;  // operations are cancelled as they begin
 
-  Fid<fid_av> addresses_fid_;
-  Fid<fid_cq> queue_;
-  Fid<fid_ep> endpoint_;
+  struct Reply {  // a grant of a peer that no rail has taken yet, or its WRITTEN
+    std::uint64_t peer = 0;
+    std::size_t rail = 0;
+    Grant grant;
+    std::shared_ptr<Region> region;
+    std::optional<Written> written;
+  };
+  std::list<Reply> replies_;
+  std::deque<std::uint64_t> guests_;  // peers that read from us and that nobody connected to
+  std::unordered_map<std::uint64_t, Posted*> grants_;  // that wait for WRITTEN, by number
+  std::vector<Posted*> failed_grants_;
+  std::uint64_t next_grant_ = 1;
+  bool watching_grants_ = false;
+
+  std::vector<std::unique_ptr<Rail>> rails_;
   std::unique_ptr<Waiter> waiter_;
   TaskQueue tasks_;
   std::jthread thread_;
 };
+
+// An endpoint over these rails, for tests that bring their own.
+std::unique_ptr<Endpoint> endpoint_over(std::vector<std::unique_ptr<Rail>> rails,
+                                        const EndpointOptions& options);
 
 }  // namespace leeway::transport

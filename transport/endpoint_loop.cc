@@ -1,20 +1,19 @@
-// The endpoint's thread: tasks, the completion queue, what waits, timers, reports, sleep.
+// The endpoint's thread: tasks, the rails, what waits, timers, reports, sleep.
 #include <fmt/format.h>
 #include <pthread.h>
 
 #include <algorithm>
-#include <array>
 #include <future>
 
 #include "common/log.h"
 #include "transport/endpoint_impl.h"
+#include "transport/providers.h"
 
 namespace leeway::transport {
 namespace {
 
-// Nothing tells when a provider that said "try again" would take it.
+// Nothing tells when a rail that said "try again" would take it.
 constexpr Duration kRetryAfter = std::chrono::microseconds(200);
-constexpr Duration kLinger = milliseconds(300);
 
 }  // namespace
 
@@ -65,10 +64,12 @@ void Endpoint::Impl::at(TimePoint when, Task task) {
 void Endpoint::Impl::run() {
   while (!tasks_.closed()) {
     bool busy = run_tasks();
-    busy |= read_queue();
+    busy |= poll_rails();
+    busy |= retry_replies();
     busy |= retry_waiting();
     const TimePoint now = MonotonicClock::now();
     busy |= fire_timers(now);
+    busy |= end_failed_grants();
     busy |= deliver();
     if (busy)
       waiter_->active(now);
@@ -86,63 +87,51 @@ bool Endpoint::Impl::run_tasks() {
   return true;
 }
 
-bool Endpoint::Impl::read_queue() {
-  std::array<fi_cq_msg_entry, 32> entries;
-  const ssize_t n = fi_cq_read(queue_.get(), entries.data(), entries.size());
-  if (n > 0) {
-    for (std::size_t i = 0; i < static_cast<std::size_t>(n); ++i) {
-      auto* posted = static_cast<Posted*>(entries[i].op_context);
-      if (posted->kind == Posted::Kind::kReceive)
-        received(*static_cast<ReceiveBuffer*>(posted), entries[i].len);
-      else
-        segment_done(*static_cast<Segment*>(posted), {});
-    }
-  } else if (n == -FI_EAVAIL) {
-    read_queue_error();
-  }
-  while (!unposted_receives_.empty()) {
-    ReceiveBuffer& buffer = *unposted_receives_.back();
-    unposted_receives_.pop_back();
-    const std::size_t before = unposted_receives_.size();
-    repost(buffer);
-    if (unposted_receives_.size() > before) break;
-  }
-  return n > 0 || n == -FI_EAVAIL;
+bool Endpoint::Impl::poll_rails() {
+  bool moved = false;
+  for (polled_rail_ = 0; polled_rail_ < rails_.size(); ++polled_rail_)
+    moved |= rails_[polled_rail_]->poll(*this);
+  return moved;
 }
 
-void Endpoint::Impl::read_queue_error() {
-  fi_cq_err_entry entry{};
-  if (fi_cq_readerr(queue_.get(), &entry, 0) != 1) return;
-  char space[256] = "";
-  const char* said =
-      fi_cq_strerror(queue_.get(), entry.prov_errno, entry.err_data, space, sizeof space);
-  const std::string text = said != nullptr ? said : "";
-  auto* posted = static_cast<Posted*>(entry.op_context);
-  if (posted == nullptr) {
-    log::warning("fabric {}: {} ({})", info_.fabric, fi_strerror(entry.err), text);
-  } else if (posted->kind == Posted::Kind::kReceive) {
-    // A message longer than agreed, or one that broke off: the buffer is good for the next.
-    if (entry.err != FI_ECANCELED)
-      log::warning("fabric {}: a message was lost: {} ({})", info_.fabric, fi_strerror(entry.err),
-                   text);
-    repost(*static_cast<ReceiveBuffer*>(posted));
-  } else {
-    auto& segment = *static_cast<Segment*>(posted);
-    segment_done(segment, failure(*segment.operation, entry.err, text));
+void Endpoint::Impl::message(std::span<const std::byte> bytes) {
+  const auto frame = decode_frame(bytes);
+  if (!frame) {
+    // Anybody can send bytes to an open endpoint: said once, then at each power of two.
+    const std::uint64_t count = ++refused_frames_;
+    if ((count & (count - 1)) == 0)
+      log::warning("fabric {}: refused {} so far, the last: {}", info_.fabric, count,
+                   frame.error().message);
+    return;
+  }
+  if (const auto* user = std::get_if<UserMessage>(&frame->body)) {
+    messages_received_.add(1);
+    handler_(user->bytes);
+  } else if (const auto* grant = std::get_if<Grant>(&frame->body)) {
+    on_grant(frame->sender, *grant);
+  } else if (const auto* written = std::get_if<Written>(&frame->body)) {
+    on_written(*written);
   }
 }
 
-void Endpoint::Impl::received(ReceiveBuffer& buffer, std::size_t length) {
-  messages_received_.add(1);
-  handler_(receive_region_->bytes().subspan(buffer.offset, std::min(length, info_.max_message)));
-  repost(buffer);
-}
-
-void Endpoint::Impl::repost(ReceiveBuffer& buffer) {
-  const auto room = receive_region_->bytes().subspan(buffer.offset, info_.max_message);
-  const ssize_t error = fi_recv(endpoint_.get(), room.data(), room.size(),
-                                receive_region_->descriptor(), FI_ADDR_UNSPEC, &buffer.context);
-  if (error != 0) unposted_receives_.push_back(&buffer);
+void Endpoint::Impl::done(Ticket& ticket, Status status) {
+  auto& posted = static_cast<Posted&>(ticket);
+  switch (posted.kind) {
+    case Posted::Kind::kPiece:
+      return piece_over(posted, std::move(status));
+    case Posted::Kind::kGrant:
+      return grant_over(posted, std::move(status));
+    case Posted::Kind::kReply:
+      return reply_over(posted, std::move(status));
+    case Posted::Kind::kNote:
+      break;
+  }
+  PeerState* peer = find_peer(posted.peer);
+  if (!status && peer != nullptr) {
+    const auto link = std::ranges::find(peer->links, posted.rail, &Link::rail);
+    link_failed(*peer, *link, status.error());
+  }
+  give_back(posted);
 }
 
 bool Endpoint::Impl::fire_timers(TimePoint now) {
@@ -168,27 +157,12 @@ bool Endpoint::Impl::deliver() {
 void Endpoint::Impl::wait(TimePoint now) {
   TimePoint until = TimePoint::max();
   if (const Timer* timer = timers_.soonest()) until = timer->when;
-  if (!waiting_peers_.empty() || !unposted_receives_.empty())
-    until = std::min(until, now + kRetryAfter);
+  if (!waiting_peers_.empty() || !replies_.empty()) until = std::min(until, now + kRetryAfter);
   waiter_->wait(now, until, tasks_);
-}
-
-void Endpoint::Impl::linger() {
-  const TimePoint end = MonotonicClock::now() + kLinger;
-  const auto unanswered = [&] {
-    return std::ranges::any_of(waiting_peers_,
-                               [&](std::uint64_t id) { return !find_peer(id)->reached; });
-  };
-  while (unanswered() && MonotonicClock::now() < end) {
-    read_queue();
-    retry_waiting();
-    std::this_thread::yield();
-  }
 }
 
 // A task that was accepted still runs, but what it begins is cancelled at once.
 void Endpoint::Impl::shut_down() {
-  if (domain_->traits->lingers) linger();
   stopping_ = true;
   cancel_all(Code::kCancelled, "the endpoint is closing", 0);
   while (run_tasks() | deliver()) {

@@ -1,73 +1,130 @@
-// Peers of an endpoint: who is in the address vector, and when one may leave it.
+// Peers of an endpoint, and the links to each: which to use, which have failed.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstring>
 
+#include "common/log.h"
 #include "transport/endpoint_impl.h"
+#include "transport/providers.h"
 
 namespace leeway::transport {
+namespace {
+
+// How long a link that failed is left alone while there are others.
+constexpr Duration kRest = std::chrono::seconds(1);
+
+std::vector<std::string> families(const EndpointAddress& address) {
+  std::vector<std::string> names;
+  for (const RailAddress& rail : address.rails)
+    if (std::ranges::find(names, rail.family) == names.end()) names.push_back(rail.family);
+  return names;
+}
+
+}  // namespace
 
 Result<Peer> Endpoint::Impl::connect(std::span<const std::byte> address) {
   const std::string raw(reinterpret_cast<const char*>(address.data()), address.size());
   if (const auto known = peer_by_address_.find(raw); known != peer_by_address_.end())
     return Peer(known->second);
-  auto entry = addresses_.find(raw);
-  if (entry == addresses_.end()) {
-    // Providers read as many bytes as their own addresses have, whatever we hand them.
-    const bool text = domain_->info->addr_format == FI_ADDR_STR;
-    if (text ? address.empty() || address.back() != std::byte{0} || address.size() > 256
-             : address.size() != info_.address.size())
-      return fail(
-          Code::kInvalidArgument,
-          fmt::format("{} bytes are no address of fabric {}: every member of a job uses the "
-                      "same --fabric",
-                      address.size(), info_.fabric));
-    auto fresh = std::make_shared<Address>();
-    fresh->raw = raw;
-    char text_form[256];
-    std::size_t length = sizeof text_form;
-    if (fi_av_straddr(addresses_fid_.get(), raw.data(), text_form, &length) != nullptr)
-      fresh->printable.assign(text_form, strnlen(text_form, sizeof text_form));
-    const int inserted =
-        fi_av_insert(addresses_fid_.get(), raw.data(), 1, &fresh->index, 0, nullptr);
-    if (inserted != 1 || fresh->index == FI_ADDR_NOTAVAIL)
-      return fail(Code::kUnavailable,
-                  fmt::format("the address {} is not accepted by provider {}: {}", fresh->printable,
-                              info_.provider, inserted < 0 ? fi_strerror(-inserted) : "malformed"));
-    entry = addresses_.emplace(raw, std::move(fresh)).first;
-  }
+  auto theirs = decode_address(address);
+  if (!theirs) return tl::unexpected(std::move(theirs).error());
+  const auto pairs = pair_rails(address_, *theirs);
+  if (pairs.empty())
+    return fail(
+        Code::kInvalidArgument,
+        fmt::format("no way to the peer: fabric {} here, {} there; every member of a job "
+                    "uses the same --fabric",
+                    fmt::join(families(address_), " and "), fmt::join(families(*theirs), " and ")));
   auto state = std::make_unique<PeerState>();
   state->id = next_peer_++;
-  state->address = entry->second;
+  state->endpoint = theirs->id;
+  state->address = raw;
+  for (const RailPair& pair : pairs) {
+    Link& link = state->links.emplace_back();
+    link.rail = pair.ours;
+    link.window = pair.theirs;
+    link.preference = pair.preference;
+    link.address = theirs->rails[pair.theirs].raw;
+  }
+  std::ranges::stable_sort(state->links, {}, &Link::preference);
+  // The first is reached now, so that an address that cannot be one is refused here.
+  auto reached = reach(state->links.front());
+  if (!reached) return tl::unexpected(std::move(reached).error());
+  state->printable = rails_[state->links.front().rail]->printable(state->links.front().address);
   const Peer peer(state->id);
   peer_by_address_.emplace(raw, state->id);
+  peer_by_endpoint_[state->endpoint] = state->id;
   peers_.emplace(state->id, std::move(state));
   return peer;
 }
 
 void Endpoint::Impl::disconnect(Peer peer) {
-  const PeerState* state = find_peer(peer.value());
+  PeerState* state = find_peer(peer.value());
   if (state == nullptr) return;
-  const std::shared_ptr<Address> address = state->address;
-  cancel_all(Code::kUnavailable, fmt::format("disconnected from {}", address->printable),
-             peer.value());
-  peer_by_address_.erase(address->raw);
+  cancel_all(Code::kUnavailable, "disconnected", peer.value());
+  std::erase_if(replies_, [&](const Reply& reply) { return reply.peer == peer.value(); });
+  for (Link& link : state->links) hang_up(link);
+  peer_by_address_.erase(state->address);
+  if (const auto it = peer_by_endpoint_.find(state->endpoint);
+      it != peer_by_endpoint_.end() && it->second == state->id)
+    peer_by_endpoint_.erase(it);
   std::erase(waiting_peers_, peer.value());
   peers_.erase(peer.value());
-  forget_if_unused(address);
-}
-
-// Taking an address away under a transfer is undefined; one whose transfers never end stays.
-void Endpoint::Impl::forget_if_unused(const std::shared_ptr<Address>& address) {
-  if (address->in_provider != 0 || peer_by_address_.contains(address->raw)) return;
-  if (addresses_.erase(address->raw) == 0) return;
-  fi_av_remove(addresses_fid_.get(), &address->index, 1, 0);
 }
 
 PeerState* Endpoint::Impl::find_peer(std::uint64_t id) noexcept {
   const auto it = peers_.find(id);
   return it == peers_.end() ? nullptr : it->second.get();
+}
+
+std::size_t Endpoint::Impl::live_links(const PeerState& peer, TimePoint now) const noexcept {
+  return static_cast<std::size_t>(std::ranges::count_if(
+      peer.links, [&](const Link& link) { return link.failed_until <= now; }));
+}
+
+Link& Endpoint::Impl::choose_link(PeerState& peer, const Operation& operation, std::size_t size) {
+  if (peer.links.size() == 1) return peer.links.front();
+  const TimePoint now = MonotonicClock::now();
+  const bool message = operation.kind == Operation::Kind::kSend;
+  const auto load = [&](const Link& link) {
+    const double rate = std::max(1u, rails_[link.rail]->info().megabits);
+    return static_cast<double>(link.under_way + size) / rate;
+  };
+  Link* best = nullptr;
+  for (Link& link : peer.links) {
+    if (link.failed_until > now) continue;
+    if (best != nullptr && link.preference > best->preference) break;
+    if (best == nullptr || (!message && load(link) < load(*best))) best = &link;
+  }
+  // All have failed: the one whose failure is longest ago.
+  return best != nullptr ? *best : *std::ranges::min_element(peer.links, {}, &Link::failed_until);
+}
+
+Result<RailPeer> Endpoint::Impl::reach(Link& link) {
+  if (!link.connected) {
+    auto peer = rails_[link.rail]->connect(link.address);
+    if (!peer) return peer;
+    link.peer = *peer;
+    link.connected = true;
+  }
+  return link.peer;
+}
+
+void Endpoint::Impl::hang_up(Link& link) {
+  if (link.connected) rails_[link.rail]->disconnect(link.peer);
+  link.connected = false;
+}
+
+// The next use reaches for the peer anew: it may have come back, or be another process by then.
+void Endpoint::Impl::link_failed(PeerState& peer, Link& link, const Error& error) {
+  const TimePoint now = MonotonicClock::now();
+  if (peer.links.size() > 1 && link.failed_until <= now)
+    log::warning("rail {} to {} is taken out: {}", rails_[link.rail]->info().printable,
+                 peer.printable, error.message);
+  link.failed_until = now + kRest;
+  hang_up(link);
+  fail_grants(peer.id, link.rail, error);
 }
 
 }  // namespace leeway::transport

@@ -1,14 +1,18 @@
 // Operations of an endpoint, from the call to the one report of how it ended.
 #include <fmt/format.h>
-#include <rdma/fi_rma.h>
 
 #include <algorithm>
 
 #include "transport/endpoint_impl.h"
+#include "transport/providers.h"
 #include "transport/registered_memory.h"
 
 namespace leeway::transport {
 namespace {
+
+// With several links a transfer goes out in pieces of this size, each by the link that is least
+// busy for its rate.
+constexpr std::size_t kStripe = std::size_t{512} << 10;
 
 std::string_view verb(Operation::Kind kind) {
   switch (kind) {
@@ -20,29 +24,6 @@ std::string_view verb(Operation::Kind kind) {
       return "write to";
   }
   return "?";
-}
-
-// libfabric's errors as ours. What it says of a peer that died differs from provider to provider,
-// so everything that is not clearly the caller's or the machine's counts as the peer's absence.
-Code code_of(int error) {
-  switch (error) {
-    case FI_EINVAL:
-    case FI_EACCES:
-    case FI_EFAULT:
-    case FI_EMSGSIZE:
-    case FI_ENOKEY:
-    case FI_EKEYREJECTED:
-    case FI_ETRUNC:
-      return Code::kInvalidArgument;
-    case FI_ENOMEM:
-    case FI_EMFILE:
-      return Code::kResourceExhausted;
-    case FI_ENOSYS:
-    case FI_EOPNOTSUPP:
-      return Code::kUnsupported;
-    default:
-      return Code::kUnavailable;
-  }
 }
 
 }  // namespace
@@ -63,9 +44,10 @@ Operation* Endpoint::Impl::begin(Operation::Kind kind, Peer peer, TimePoint dead
   if (stopping_) return refuse(Code::kCancelled, "the endpoint is closing");
   const PeerState* state = find_peer(peer.value());
   if (state == nullptr) return refuse(Code::kUnavailable, "the peer is not connected");
-  if (deadline <= MonotonicClock::now())
-    return refuse(Code::kTimedOut, fmt::format("{} {}: its deadline is already past", verb(kind),
-                                               state->address->printable));
+  const TimePoint now = MonotonicClock::now();
+  if (deadline <= now)
+    return refuse(Code::kTimedOut,
+                  fmt::format("{} {}: its deadline is already past", verb(kind), state->printable));
   if (free_operations_.empty()) {
     operations_.push_back(std::make_unique<Operation>(*this));
     free_operations_.push_back(operations_.back().get());
@@ -75,9 +57,10 @@ Operation* Endpoint::Impl::begin(Operation::Kind kind, Peer peer, TimePoint dead
   operation->kind = kind;
   operation->begun = true;
   operation->peer = peer.value();
-  operation->address = state->address;
   operation->done = std::move(done);
-  operation->when = deadline;
+  operation->deadline = deadline;
+  // A rail that is silent for half of the time, while there are others, counts as failed.
+  operation->when = state->links.size() > 1 ? now + (deadline - now) / 2 : deadline;
   timers_.add(*operation);
   return operation;
 }
@@ -91,35 +74,26 @@ void Endpoint::Impl::send(Peer peer, std::span<const std::byte> message, TimePoi
                                                             message.size(), info_.max_message))});
   Operation* operation = begin(Operation::Kind::kSend, peer, deadline, done);
   if (operation == nullptr) return;
-  auto buffer = send_buffers_->fill(message);
-  if (!buffer) {
-    report(*operation, {.status = tl::unexpected(std::move(buffer).error())});
-    return recycle_if_over(*operation);
-  }
-  operation->region = std::move(buffer->region);
-  operation->offset = buffer->offset;
-  operation->size = message.size();
+  operation->frame = encode({.sender = address_.id, .body = UserMessage{message}});
+  operation->size = operation->frame.size();
   start_operation(*operation);
 }
 
 void Endpoint::Impl::transfer(Operation::Kind kind, Peer peer, LocalRange local, RemoteRange remote,
                               TimePoint deadline, Completion done) {
+  const auto refuse = [&](std::string why) {
+    finish_later(std::move(done), {.status = fail(Code::kInvalidArgument, std::move(why))});
+  };
   const std::size_t there = local.memory != nullptr ? local.memory->bytes().size() : 0;
   if (local.offset > there || local.size > there - local.offset)
-    return finish_later(
-        std::move(done),
-        {.status = fail(Code::kInvalidArgument,
-                        fmt::format("bytes {} to {} of a registered memory of {}", local.offset,
-                                    local.offset + local.size, there))});
-  const std::size_t windows = remote.memory != nullptr ? remote.memory->size() : 0;
-  if (windows == 0)
-    return finish_later(std::move(done), {.status = fail(Code::kInvalidArgument,
-                                                         "the peer's memory has no window")});
+    return refuse(fmt::format("bytes {} to {} of a registered memory of {}", local.offset,
+                              local.offset + local.size, there));
+  if (remote.memory == nullptr) return refuse("the peer's memory is not named");
   Operation* operation = begin(kind, peer, deadline, done);
   if (operation == nullptr) return;
-  if (local.size == 0) {  // nothing to ask the provider for; some refuse it
+  if (local.size == 0) {  // nothing to ask a rail for; some refuse it
     report(*operation, {});
-    return recycle_if_over(*operation);
+    return end_if_over(*operation);
   }
   operation->region = local.memory->impl_->region;
   operation->offset = local.offset;
@@ -129,134 +103,167 @@ void Endpoint::Impl::transfer(Operation::Kind kind, Peer peer, LocalRange local,
 }
 
 void Endpoint::Impl::start_operation(Operation& operation) {
-  PeerState& peer = *find_peer(operation.peer);
   // What waits for this peer goes first.
-  if (peer.waiting.empty() && advance(operation) == Posting::kDone) return;
+  if (find_peer(operation.peer)->waiting.empty() && advance(operation) == Posting::kDone) return;
+  queue_up(operation, false);
+}
+
+void Endpoint::Impl::queue_up(Operation& operation, bool first) {
+  PeerState& peer = *find_peer(operation.peer);
   if (peer.waiting.empty()) waiting_peers_.push_back(peer.id);
-  operation.queue_place = peer.waiting.insert(peer.waiting.end(), &operation);
+  operation.queue_place =
+      peer.waiting.insert(first ? peer.waiting.begin() : peer.waiting.end(), &operation);
   operation.queued = true;
 }
 
-// Gives the provider as much of the operation as it takes.
+// Gives rails as much of the operation as they take.
 Endpoint::Impl::Posting Endpoint::Impl::advance(Operation& operation) {
+  PeerState& peer = *find_peer(operation.peer);
   const bool message = operation.kind == Operation::Kind::kSend;
-  do {
-    const std::size_t left = operation.size - operation.posted;
-    const std::size_t length = message ? left : std::min(left, segment_limit_);
-    Segment& segment = take_segment(operation);
-    const ssize_t error = post_segment(operation, segment, length);
-    if (error != 0) {
-      free_segments_.push_back(&segment);
-      if (error == -FI_EAGAIN) return Posting::kLater;
-      operation.status = failure(operation, static_cast<int>(-error), "");
-      break;
+  while (operation.status && (operation.posted < operation.size || !operation.again.empty())) {
+    const bool repeated = !operation.again.empty();
+    Piece piece = repeated ? operation.again.back()
+                           : Piece{operation.posted, operation.size - operation.posted};
+    Link& link = choose_link(peer, operation, piece.size);
+    if (!message && !repeated) {
+      const std::size_t limit =
+          std::min(options_.max_transfer, rails_[link.rail]->info().max_transfer);
+      piece.size = std::min(piece.size, peer.links.size() > 1 ? std::min(kStripe, limit) : limit);
     }
-    find_peer(operation.peer)->reached = true;
-    operation.posted += length;
-    ++operation.in_provider;
-    ++operation.address->in_provider;
-  } while (operation.posted < operation.size);
-  if (operation.in_provider == 0) report(operation, {.status = operation.status});
-  recycle_if_over(operation);
+    auto posted = post_piece(operation, peer, link, piece);
+    if (posted && *posted == Rail::Post::kTryAgain) return Posting::kLater;
+    if (posted) {
+      if (repeated)
+        operation.again.pop_back();
+      else
+        operation.posted += piece.size;
+      continue;
+    }
+    if (posted.error().code == Code::kUnavailable) {
+      link_failed(peer, link, posted.error());
+      if (++operation.failures < peer.links.size()) continue;
+    }
+    operation.status = tl::unexpected(std::move(posted).error());
+  }
+  if (operation.working == 0 && !operation.reported) report(operation, {operation.status});
+  end_if_over(operation);
   return Posting::kDone;
 }
 
-ssize_t Endpoint::Impl::post_segment(Operation& operation, Segment& segment, std::size_t length) {
-  fid_ep* const endpoint = endpoint_.get();
-  const fi_addr_t peer = operation.address->index;
-  const auto local = operation.region->bytes().subspan(operation.offset + operation.posted, length);
-  void* descriptor = operation.region->descriptor();
+Result<Rail::Post> Endpoint::Impl::post_piece(Operation& operation, PeerState& peer, Link& link,
+                                              Piece piece) {
+  Rail& rail = *rails_[link.rail];
+  auto reached = reach(link);
+  if (!reached) return tl::unexpected(std::move(reached).error());
   Window window;
   if (operation.kind != Operation::Kind::kSend) {
-    window = operation.remote.memory->front();
-    window.address += operation.remote.offset + operation.posted;
+    if (link.window >= operation.remote.memory->size())
+      return fail(Code::kInvalidArgument, "the peer's memory has no window on this rail");
+    window = (*operation.remote.memory)[link.window];
+    window.address += operation.remote.offset + piece.offset;
+    if (granted(operation, link)) return post_grant(operation, peer, link, piece, window);
   }
-  switch (operation.kind) {
-    case Operation::Kind::kSend:
-      return fi_send(endpoint, local.data(), length, descriptor, peer, &segment.context);
-    case Operation::Kind::kRead:
-      return fi_read(endpoint, local.data(), length, descriptor, peer, window.address, window.key,
-                     &segment.context);
-    case Operation::Kind::kWrite:
-      break;
+  Posted& posted = take_posted(Posted::Kind::kPiece, peer.id, link.rail);
+  posted.operation = &operation;
+  posted.piece = piece;
+  const auto local = [&] {
+    return operation.region->piece(link.rail, operation.offset + piece.offset, piece.size);
+  };
+  auto result =
+      operation.kind == Operation::Kind::kSend   ? rail.send(link.peer, operation.frame, posted)
+      : operation.kind == Operation::Kind::kRead ? rail.read(link.peer, local(), window, posted)
+                                                 : rail.write(link.peer, local(), window, posted);
+  if (!result || *result == Rail::Post::kTryAgain) {
+    give_back(posted);
+    return result;
   }
-  // fi_writemsg, because a plain fi_write of some providers forgets delivery-complete.
-  const iovec from{.iov_base = local.data(), .iov_len = length};
-  const fi_rma_iov to{.addr = window.address, .len = length, .key = window.key};
-  fi_msg_rma write{};
-  write.msg_iov = &from;
-  write.desc = &descriptor;
-  write.iov_count = 1;
-  write.addr = peer;
-  write.rma_iov = &to;
-  write.rma_iov_count = 1;
-  write.context = &segment.context;
-  const std::uint64_t flags = FI_COMPLETION | (domain_->ask_delivery ? FI_DELIVERY_COMPLETE : 0);
-  return fi_writemsg(endpoint, &write, flags);
+  link.under_way += piece.size;
+  ++operation.with_rails;
+  ++operation.working;
+  return result;
 }
 
-Segment& Endpoint::Impl::take_segment(Operation& operation) {
-  if (free_segments_.empty()) {
-    segments_.push_back(std::make_unique<Segment>());
-    segments_.back()->kind = Posted::Kind::kSegment;
-    free_segments_.push_back(segments_.back().get());
+Posted& Endpoint::Impl::take_posted(Posted::Kind kind, std::uint64_t peer, std::size_t rail) {
+  if (free_posted_.empty()) {
+    posted_.push_back(std::make_unique<Posted>());
+    free_posted_.push_back(posted_.back().get());
   }
-  Segment& segment = *free_segments_.back();
-  free_segments_.pop_back();
-  segment.operation = &operation;
-  return segment;
+  Posted& posted = *free_posted_.back();
+  free_posted_.pop_back();
+  posted.kind = kind;
+  posted.peer = peer;
+  posted.rail = rail;
+  return posted;
 }
 
-void Endpoint::Impl::segment_done(Segment& segment, Status status) {
-  Operation& operation = *segment.operation;
-  segment.operation = nullptr;
-  free_segments_.push_back(&segment);
-  --operation.in_provider;
-  --operation.address->in_provider;
-  if (!status) {
-    if (operation.status) operation.status = std::move(status);
-    leave_queue(operation);  // the rest of it need not be tried
-  }
-  if (operation.in_provider == 0 && !operation.queued && !operation.reported) {
-    if (operation.status) {
-      switch (operation.kind) {
-        case Operation::Kind::kSend:
-          messages_sent_.add(1);
-          break;
-        case Operation::Kind::kRead:
-          bytes_read_.add(operation.size);
-          break;
-        case Operation::Kind::kWrite:
-          bytes_written_.add(operation.size);
-          break;
-      }
+void Endpoint::Impl::give_back(Posted& posted) {
+  posted = Posted{};
+  free_posted_.push_back(&posted);
+}
+
+// A piece came back from its rail, or its grant was answered.
+void Endpoint::Impl::piece_over(Posted& posted, Status status) {
+  Operation& operation = *posted.operation;
+  const Piece piece = posted.piece;
+  const bool counts = !posted.given_up;
+  PeerState* peer = find_peer(posted.peer);
+  Link* link = nullptr;
+  if (peer != nullptr)
+    for (Link& one : peer->links)
+      if (one.rail == posted.rail) link = &one;
+  give_back(posted);
+  if (link != nullptr) link->under_way -= std::min(link->under_way, piece.size);
+  --operation.with_rails;
+  if (counts) --operation.working;
+  if (!status && counts && !operation.reported) {
+    const bool gone = status.error().code == Code::kUnavailable;
+    if (gone && link != nullptr) link_failed(*peer, *link, status.error());
+    if (gone && link != nullptr && ++operation.failures < peer->links.size()) {
+      operation.again.push_back(piece);
+      if (!operation.queued) queue_up(operation, true);
+    } else {
+      if (operation.status) operation.status = std::move(status);
+      leave_queue(operation);  // the rest of it need not be tried
     }
-    report(operation, {.status = operation.status});
   }
-  recycle_if_over(operation);
+  if (operation.working == 0 && !operation.queued && !operation.reported) {
+    if (operation.status) {
+      if (operation.kind == Operation::Kind::kSend) messages_sent_.add(1);
+      if (operation.kind == Operation::Kind::kRead) bytes_read_.add(operation.size);
+      if (operation.kind == Operation::Kind::kWrite) bytes_written_.add(operation.size);
+    }
+    report(operation, {operation.status});
+  }
+  end_if_over(operation);
 }
 
+// Says who and how much; a message was copied, so its memory is the caller's in any case.
 void Endpoint::Impl::report(Operation& operation, Outcome outcome) {
   LEEWAY_CHECK(!operation.reported);
   operation.reported = true;
   timers_.remove(operation);
+  if (!outcome.status) {
+    const PeerState* peer = find_peer(operation.peer);
+    outcome.status.error().message =
+        fmt::format("{} {}, {} bytes: {}", verb(operation.kind),
+                    peer != nullptr ? peer->printable : "a peer that is gone", operation.size,
+                    outcome.status.error().message);
+  }
+  outcome.memory_released = operation.with_rails == 0 || operation.kind == Operation::Kind::kSend;
   finish_later(std::move(operation.done), std::move(outcome));
   operation.done = nullptr;
 }
 
-void Endpoint::Impl::recycle_if_over(Operation& operation) {
-  if (!operation.reported || operation.in_provider != 0 || operation.queued) return;
-  if (operation.kind == Operation::Kind::kSend && operation.region)
-    send_buffers_->give_back({std::move(operation.region), operation.offset});
-  const auto address = std::move(operation.address);
-  operation.address.reset();
+void Endpoint::Impl::end_if_over(Operation& operation) {
+  if (!operation.reported || operation.with_rails != 0 || operation.queued) return;
   operation.region.reset();
-  operation.offset = operation.size = operation.posted = 0;
+  operation.frame.clear();
+  operation.again.clear();
+  operation.offset = operation.size = operation.posted = operation.failures = 0;
   operation.remote = {};
   operation.status = {};
   operation.begun = operation.reported = false;
   free_operations_.push_back(&operation);
-  if (find_peer(operation.peer) == nullptr) forget_if_unused(address);
 }
 
 void Endpoint::Impl::leave_queue(Operation& operation) {
@@ -274,13 +281,13 @@ bool Endpoint::Impl::retry_waiting() {
     PeerState& peer = *find_peer(waiting_peers_[i]);
     while (!peer.waiting.empty()) {
       Operation& operation = *peer.waiting.front();
-      const std::size_t before = operation.posted;
+      const std::size_t before = operation.posted, again = operation.again.size();
       peer.waiting.pop_front();
       operation.queued = false;
       if (advance(operation) == Posting::kLater) {
         operation.queue_place = peer.waiting.insert(peer.waiting.begin(), &operation);
         operation.queued = true;
-        moved |= operation.posted != before;
+        moved |= operation.posted != before || operation.again.size() != again;
         break;
       }
       moved = true;
@@ -294,20 +301,32 @@ bool Endpoint::Impl::retry_waiting() {
 }
 
 void Endpoint::Impl::timed_out(Operation& operation) {
-  const bool posted = operation.in_provider != 0;
-  std::string_view why = "the peer does not take it";
-  if (posted)
-    why = domain_->traits->dead_peer == DeadPeer::kSilence
-              ? "no completion, the peer is gone or stopped"
-              : "no completion, the peer is stopped or unreachable";
+  PeerState* peer = find_peer(operation.peer);
+  if (MonotonicClock::now() < operation.deadline) {
+    // Half of the time is over: what silent rails have goes out again by others.
+    operation.when = operation.deadline;
+    timers_.add(operation);
+    bool repeat = false;
+    for (const auto& posted : posted_) {
+      if (posted->operation != &operation || posted->given_up) continue;
+      const auto link = std::ranges::find(peer->links, posted->rail, &Link::rail);
+      if (live_links(*peer, MonotonicClock::now()) < 2) break;
+      link_failed(*peer, *link, {Code::kTimedOut, "no completion for a long time"});
+      posted->given_up = true;
+      --operation.working;
+      operation.again.push_back(posted->piece);
+      repeat = true;
+    }
+    if (repeat && !operation.queued) queue_up(operation, true);
+    return;
+  }
+  const bool posted = operation.with_rails != 0;
   leave_queue(operation);
-  // A message was copied, so its memory is the caller's in any case.
-  report(operation,
-         {.status = fail(Code::kTimedOut,
-                         fmt::format("{} {}, {} bytes: deadline passed: {}", verb(operation.kind),
-                                     operation.address->printable, operation.size, why)),
-          .memory_released = !posted || operation.kind == Operation::Kind::kSend});
-  recycle_if_over(operation);
+  report(operation, {fail(Code::kTimedOut,
+                          fmt::format("deadline passed: {}",
+                                      posted ? "no completion, the peer is stopped or unreachable"
+                                             : "the peer does not take it"))});
+  end_if_over(operation);
 }
 
 // Ends what is pending to `only_peer`, or to anybody when that is 0.
@@ -316,21 +335,9 @@ void Endpoint::Impl::cancel_all(Code code, const std::string& why, std::uint64_t
     if (!operation->begun || operation->reported) continue;
     if (only_peer != 0 && operation->peer != only_peer) continue;
     leave_queue(*operation);
-    report(*operation, {.status = fail(code, fmt::format("{} {}: {}", verb(operation->kind),
-                                                         operation->address->printable, why)),
-                        .memory_released = operation->in_provider == 0 ||
-                                           operation->kind == Operation::Kind::kSend});
-    recycle_if_over(*operation);
+    report(*operation, {fail(code, why)});
+    end_if_over(*operation);
   }
-}
-
-Status Endpoint::Impl::failure(const Operation& operation, int error,
-                               const std::string& provider_text) const {
-  const bool more = !provider_text.empty() && provider_text != fi_strerror(error);
-  return fail(code_of(error),
-              fmt::format("{} {}, {} bytes: {}{}", verb(operation.kind),
-                          operation.address->printable, operation.size, fi_strerror(error),
-                          more ? fmt::format(" ({})", provider_text) : ""));
 }
 
 }  // namespace leeway::transport

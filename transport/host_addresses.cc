@@ -40,9 +40,11 @@ std::vector<std::string> addresses_here() {
   return here;
 }
 
-bool loopback(const std::string& text) { return text.starts_with("127."); }
-
 }  // namespace
+
+bool is_loopback(const std::string& address) {
+  return address.starts_with("127.") || address == "::1" || address == "localhost";
+}
 
 std::string own_address(const std::string& bind) {
   addrinfo hints{};
@@ -56,7 +58,7 @@ std::string own_address(const std::string& bind) {
   for (const addrinfo* entry = list; entry != nullptr; entry = entry->ai_next) {
     const std::string text = numeric(entry->ai_addr);
     // All of 127/8 is ours, though only one of it is listed.
-    if (loopback(text) || std::find(here.begin(), here.end(), text) != here.end()) return text;
+    if (is_loopback(text) || std::find(here.begin(), here.end(), text) != here.end()) return text;
   }
   throw ConfigError(fmt::format("bind address '{}' is not one of this machine's: use one of {}",
                                 bind, fmt::join(here, ", ")));

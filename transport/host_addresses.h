@@ -9,4 +9,6 @@ namespace leeway::transport {
 // wildcard, under which no peer could find us.
 std::string own_address(const std::string& bind);
 
+bool is_loopback(const std::string& address);
+
 }  // namespace leeway::transport

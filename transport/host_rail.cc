@@ -17,20 +17,6 @@
 namespace leeway::transport {
 namespace {
 
-constexpr ProviderTraits kTraits = {.family = "shm",
-                                    .names = {},
-                                    .waiting = Waiting::kDescriptor,
-                                    .dead_peer = DeadPeer::kError,
-                                    .strict_memory = false,
-                                    .pins_memory = false,
-                                    .binds_to_ip = false,
-                                    .sized_by_peers = false,
-                                    .rxm_queue = 0,
-                                    .delivery = Delivery::kAlways,
-                                    .inject_sized_messages = false,
-                                    .lingers = false,
-                                    .remedy = "run both processes on one host as one user"};
-
 // What memory copies make, roughly; for sharing work among rails.
 constexpr std::uint32_t kMegabits = 100'000;
 
@@ -82,7 +68,7 @@ HostRail::HostRail()
   listener_ = listen_as(name);
   watch(epoll_, listener_.get(), kListenerTag);
   watch(epoll_, registry_.news(), kRegistryTag);
-  info_.traits = &kTraits;
+  info_.traits = &family_traits("shm");
   info_.provider = "leeway-shm";
   info_.device = "memory";
   info_.printable = fmt::format("shm://{}", name);
@@ -94,6 +80,11 @@ HostRail::HostRail()
 }
 
 HostRail::~HostRail() = default;
+
+std::string HostRail::printable(std::span<const std::byte> address) const {
+  const std::string name(reinterpret_cast<const char*>(address.data()), address.size());
+  return is_host_name(name) ? fmt::format("shm://{}", name) : "?";
+}
 
 Result<std::unique_ptr<Registration>> HostRail::enlist(const HostMemory& memory, Access access) {
   if (access == Access::kOwn) return std::make_unique<HostRegistration>();

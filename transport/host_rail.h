@@ -36,6 +36,7 @@ class HostRail final : public Rail {
   HostRail& operator=(const HostRail&) = delete;
 
   const RailInfo& info() const noexcept override { return info_; }
+  std::string printable(std::span<const std::byte> address) const override;
   // Access::kPeers wants HostMemory::Kind::kShareable.
   Result<std::unique_ptr<Registration>> enlist(const HostMemory& memory, Access access) override;
   Result<RailPeer> connect(std::span<const std::byte> address) override;

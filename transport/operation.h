@@ -1,56 +1,73 @@
-// What an endpoint remembers of one send, read or write, of a peer, and of a receive buffer.
-// Included by this folder's .cc files only; all of it belongs to the endpoint's thread.
+// What an endpoint remembers of a peer, of one send, read or write, and of each thing that it has
+// given to a rail. Included by this folder's .cc files only; all of it belongs to the endpoint's
+// thread.
 #pragma once
 
 #include <cstdint>
 #include <list>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "transport/endpoint.h"
-#include "transport/fabric_handles.h"
+#include "transport/rail.h"
 #include "transport/region.h"
 #include "transport/timer_heap.h"
 
 namespace leeway::transport {
 
-// The first member of whatever is posted: the provider hands its address back with the completion,
-// and may use the space until then.
-struct Posted {
-  enum class Kind { kReceive, kSegment };
-  fi_context2 context{};
-  Kind kind;
-};
-
-struct ReceiveBuffer : Posted {
-  std::size_t offset = 0;  // in the region of receive buffers
-};
-
 struct Operation;
 
-// A part of a transfer no larger than what the provider takes at once.
-struct Segment : Posted {
-  Operation* operation = nullptr;
-};
-
-// An address in the address vector. `in_provider` counts the segments under way to it: it may be
-// removed when there are none.
-struct Address {
-  fi_addr_t index = FI_ADDR_UNSPEC;
-  std::string raw;
-  std::string printable;
-  std::size_t in_provider = 0;
+// A rail of ours with the rail of a peer at the other end.
+struct Link {
+  std::size_t rail = 0;    // of ours
+  std::size_t window = 0;  // of the peer's memories
+  int preference = 0;      // links of the lowest are used while one of them lives
+  std::vector<std::byte> address;
+  RailPeer peer;  // when connected
+  bool connected = false;
+  TimePoint failed_until{};   // not used before, unless there is no other
+  std::size_t under_way = 0;  // bytes
 };
 
 struct PeerState {
-  std::uint64_t id = 0;
-  std::shared_ptr<Address> address;
-  std::list<Operation*> waiting;  // the provider said "try again"; in order
-  bool reached = false;           // the provider has taken something for it
+  std::uint64_t id = 0;        // ours: Peer
+  std::uint64_t endpoint = 0;  // its own, random
+  std::string address;
+  std::string printable;
+  std::vector<Link> links;
+  std::list<Operation*> waiting;  // no rail takes more just now; in order
 };
 
-// Free -> begun -> (waiting <->) in the provider -> reported -> free. An operation whose deadline
-// passes is reported while the provider still has it, and is free when the provider gives it up.
+// A part of a transfer no larger than what a rail takes at once.
+struct Piece {
+  std::size_t offset = 0, size = 0;  // in the operation
+};
+
+// Something that a rail has.
+struct Posted : Ticket {
+  enum class Kind {
+    kPiece,  // of an operation: a message, or bytes on their way
+    kGrant,  // a GRANT for a piece: WRITTEN follows
+    kNote,   // a frame of our own that nobody waits for
+    kReply,  // bytes that a peer granted us a place for: we say WRITTEN
+  };
+  Kind kind = Kind::kPiece;
+  std::uint64_t peer = 0;
+  std::size_t rail = 0;
+
+  Operation* operation = nullptr;  // kPiece, kGrant
+  Piece piece;
+  bool given_up = false;           // another posted does its work now
+  bool sent = false;               // kGrant: the rail has let go of the frame
+  bool written = false;            // kGrant: WRITTEN is here, or will never come
+  Status outcome;                  // kGrant: of it
+  std::uint64_t number = 0;        // kGrant: ours; kReply: the peer's
+  std::shared_ptr<Region> region;  // kReply
+};
+
+// Free -> begun -> (waiting <->) with the rails -> reported -> free. An operation whose deadline
+// passes is reported while a rail still has it, and is free when the rail gives it up.
 struct Operation final : Timer {
   enum class Kind { kSend, kRead, kWrite };
   explicit Operation(Endpoint::Impl& impl) : owner(impl) {}
@@ -63,13 +80,18 @@ struct Operation final : Timer {
   bool queued = false;  // in its peer's list of the waiting
   std::list<Operation*>::iterator queue_place{};
   std::uint64_t peer = 0;
-  std::shared_ptr<Address> address;
-  std::shared_ptr<Region> region;  // memory of this side, kept while the provider may touch it
+  std::string to;                  // for people
+  std::vector<std::byte> frame;    // of a message
+  std::shared_ptr<Region> region;  // memory of this side, kept while a rail may touch it
   std::size_t offset = 0, size = 0;
   RemoteRange remote;
-  std::size_t posted = 0;       // bytes given to the provider so far
-  std::size_t in_provider = 0;  // segments not yet completed
-  Status status;                // the first failure
+  std::size_t posted = 0;      // bytes given to rails so far, from the front
+  std::vector<Piece> again;    // given to a rail that failed
+  std::size_t with_rails = 0;  // Posteds not yet come back
+  std::size_t working = 0;     // of these, not given up
+  std::size_t failures = 0;    // of rails
+  TimePoint deadline{};
+  Status status;  // the first failure that counts
   Completion done;
 };
 

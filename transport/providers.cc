@@ -8,7 +8,6 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "transport/host_addresses.h"
 #include "transport/signals.h"
 
 namespace leeway::transport {
@@ -22,77 +21,63 @@ constexpr std::array kVerbsNames = {"verbs;ofi_rxm"sv};
 // itself RDM. What became it was called "net" in 1.17; asking for that may bring "net;ofi_rxm",
 // which is neither and not accepted.
 constexpr std::array kTcpNames = {"tcp"sv, "tcp;ofi_rxm"sv, "net"sv};
-constexpr std::array kShmNames = {"shm"sv};
-
 constexpr std::array kTable = {
     ProviderTraits{.family = "efa",
                    .names = kEfaNames,
                    .waiting = Waiting::kPolling,
-                   .dead_peer = DeadPeer::kError,
                    .strict_memory = false,
                    .pins_memory = true,
+                   .maps_memory = false,
                    .binds_to_ip = false,
                    .sized_by_peers = false,
                    .rxm_queue = 0,
                    .rxm_shared_receives = 0,
                    .delivery = Delivery::kAsked,
-                   .inject_sized_messages = false,
-                   .lingers = false,
+                   .granted_reads = false,
                    .remedy = "run on an instance with an EFA device and its driver"},
     ProviderTraits{.family = "verbs",
                    .names = kVerbsNames,
                    .waiting = Waiting::kDescriptor,
-                   .dead_peer = DeadPeer::kError,
                    .strict_memory = false,
                    .pins_memory = true,
+                   .maps_memory = false,
                    .binds_to_ip = true,
                    .sized_by_peers = true,
                    .rxm_queue = 64,
                    .rxm_shared_receives = 256,
                    .delivery = Delivery::kAlways,
-                   .inject_sized_messages = false,
-                   .lingers = false,
+                   .granted_reads = false,
                    .remedy =
                        "check that ibv_devinfo shows an active port and that the address given "
                        "with --bind is on it"},
     ProviderTraits{.family = "tcp",
                    .names = kTcpNames,
                    .waiting = Waiting::kDescriptor,
-                   .dead_peer = DeadPeer::kError,
                    .strict_memory = true,
                    .pins_memory = false,
+                   .maps_memory = false,
                    .binds_to_ip = true,
                    .sized_by_peers = false,
                    .rxm_queue = 64,
                    .rxm_shared_receives = 0,
                    .delivery = Delivery::kAsked,
-                   .inject_sized_messages = false,
-                   .lingers = false,
+                   .granted_reads = true,
                    .remedy = "install a libfabric with its tcp provider (Debian: libfabric1)"},
-    ProviderTraits{.family = "shm",
-                   .names = kShmNames,
-                   .waiting = Waiting::kPolling,
-                   .dead_peer = DeadPeer::kSilence,
-                   .strict_memory = false,
-                   .pins_memory = false,
-                   .binds_to_ip = false,
-                   .sized_by_peers = false,
-                   .rxm_queue = 0,
-                   .rxm_shared_receives = 0,
-                   .delivery = Delivery::kByKernel,
-                   .inject_sized_messages = true,
-                   .lingers = true,
-                   .remedy = "make /dev/shm available to this process"},
+    ProviderTraits{
+        .family = "shm",
+        .names = {},
+        .waiting = Waiting::kDescriptor,
+        .strict_memory = false,
+        .pins_memory = false,
+        .maps_memory = true,
+        .binds_to_ip = false,
+        .sized_by_peers = false,
+        .rxm_queue = 0,
+        .rxm_shared_receives = 0,
+        .delivery = Delivery::kAlways,
+        .granted_reads = false,
+        .remedy = "run both processes on one host, in one network namespace, as one user"},
 };
-
-// shm reaches this host only, so `auto` cannot take it for a whole job.
-constexpr std::array kAutomatic = {"efa"sv, "verbs"sv, "tcp"sv};
-
-const ProviderTraits* find_family(std::string_view family) {
-  const auto it = std::find_if(kTable.begin(), kTable.end(),
-                               [&](const ProviderTraits& t) { return t.family == family; });
-  return it == kTable.end() ? nullptr : &*it;
-}
 
 Info hints_for(const ProviderTraits& traits, std::string_view name) {
   Info hints(fi_allocinfo());
@@ -116,16 +101,27 @@ bool accepted(const ProviderTraits& traits, const fi_info& info) {
          info.ep_attr->type == FI_EP_RDM;
 }
 
-// The first that fi_getinfo offers under one of the family's names, or null.
-Info look_for(const ProviderTraits& traits, const std::string& bind, std::uint16_t port = 0) {
+}  // namespace
+
+std::span<const ProviderTraits> provider_table() { return kTable; }
+
+const ProviderTraits& family_traits(std::string_view family) {
+  const auto it = std::ranges::find(kTable, family, &ProviderTraits::family);
+  LEEWAY_CHECK(it != kTable.end());
+  return *it;
+}
+
+Info look_for(const ProviderTraits& traits, const Place& place) {
+  const KeepSignals keep;
   for (const std::string_view name : traits.names) {
     const Info hints = hints_for(traits, name);
+    if (!place.domain.empty()) hints->domain_attr->name = strdup(place.domain.c_str());
     fi_info* found = nullptr;
-    const char* node = traits.binds_to_ip && !bind.empty() ? bind.c_str() : nullptr;
-    const std::string service = std::to_string(port);
-    const char* listen = node != nullptr && port != 0 ? service.c_str() : nullptr;
-    if (fi_getinfo(kFabricVersion, node, listen, node != nullptr ? FI_SOURCE : 0, hints.get(),
-                   &found) != 0)
+    const bool bound = traits.binds_to_ip && !place.address.empty();
+    const std::string port = std::to_string(place.port);
+    if (fi_getinfo(kFabricVersion, bound ? place.address.c_str() : nullptr,
+                   bound && place.port != 0 ? port.c_str() : nullptr, bound ? FI_SOURCE : 0,
+                   hints.get(), &found) != 0)
       continue;
     const Info all(found);
     for (const fi_info* info = all.get(); info != nullptr; info = info->next)
@@ -152,38 +148,15 @@ void set_parameters(const ProviderTraits& traits, std::uint32_t peers) {
 std::string what_is_there() {
   std::vector<std::string_view> found;
   for (const ProviderTraits& traits : kTable)
-    if (look_for(traits, "")) found.push_back(traits.family);
-  return found.empty() ? "nothing usable" : fmt::format("{}", fmt::join(found, ", "));
+    if (traits.names.empty() || look_for(traits, {})) found.push_back(traits.family);
+  return fmt::format("{}", fmt::join(found, ", "));
 }
 
-}  // namespace
-
-std::span<const ProviderTraits> provider_table() { return kTable; }
-
-Choice choose_provider(const EndpointOptions& options) {
-  const bool automatic = options.fabric == "auto";
-  std::vector<const ProviderTraits*> wanted;
-  if (automatic) {
-    for (const std::string_view family : kAutomatic) wanted.push_back(find_family(family));
-  } else {
-    const ProviderTraits* traits = find_family(options.fabric);
-    if (traits == nullptr)
-      throw ConfigError(
-          fmt::format("fabric '{}' is unknown: use auto, efa, verbs, tcp or shm", options.fabric));
-    wanted.push_back(traits);
-  }
-  const std::string bind = std::any_of(wanted.begin(), wanted.end(),
-                                       [](const ProviderTraits* t) { return t->binds_to_ip; })
-                               ? own_address(options.bind)
-                               : "";
-  const KeepSignals keep;
-  for (const ProviderTraits* traits : wanted) set_parameters(*traits, options.peers);
-  for (const ProviderTraits* traits : wanted)
-    if (Info info = look_for(*traits, bind, options.port)) return {traits, std::move(info)};
-  throw ConfigError(
-      fmt::format("fabric {}: libfabric {}.{} offers no such device here (found: {}); {}",
-                  options.fabric, FI_MAJOR(fi_version()), FI_MINOR(fi_version()), what_is_there(),
-                  automatic ? find_family("tcp")->remedy : wanted.front()->remedy));
+Choice choose_provider(const ProviderTraits& traits, const Place& place) {
+  if (Info info = look_for(traits, place)) return {&traits, std::move(info)};
+  throw ConfigError(fmt::format(
+      "fabric {}: libfabric {}.{} offers no such device here (found: {}); {}", traits.family,
+      FI_MAJOR(fi_version()), FI_MINOR(fi_version()), what_is_there(), traits.remedy));
 }
 
 }  // namespace leeway::transport

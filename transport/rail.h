@@ -9,7 +9,6 @@
 // rail lives until its last Registration is gone.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -48,11 +47,8 @@ class Registration {
   virtual Window window() const noexcept = 0;
 };
 
-// What comes back when something that was posted is over. libfabric's providers use the space until
-// then (fi_context2).
-struct Ticket {
-  std::array<void*, 8> provider_space{};
-};
+// What comes back when something that was posted is over.
+struct Ticket {};
 
 // The bytes of this side of a transfer.
 struct LocalPiece {
@@ -82,6 +78,8 @@ class Rail {
   virtual ~Rail() = default;
 
   virtual const RailInfo& info() const noexcept = 0;
+  // A peer's address for people; it need not be one.
+  virtual std::string printable(std::span<const std::byte> address) const = 0;
 
   virtual Result<std::unique_ptr<Registration>> enlist(const HostMemory& memory, Access access) = 0;
 

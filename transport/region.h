@@ -1,73 +1,65 @@
-// The fabric's domain, and memory registered with it. Included by this folder's .cc files only.
+// Memory that is known to every rail of an endpoint. Included by this folder's .cc files only.
 //
-// Both are shared: the domain lives until the last region of it is gone, and a region until its
-// owner and every transfer that the provider may still be doing on it are gone. Any thread.
+// Shared by its owner and by every transfer that a rail may still be doing on it. A region that is
+// left when the endpoint closes is plain memory from then on. Any thread.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <memory>
+#include <mutex>
 #include <span>
-#include <string>
+#include <unordered_set>
+#include <vector>
 
-#include "common/result.h"
 #include "transport/endpoint.h"
-#include "transport/fabric_handles.h"
-#include "transport/providers.h"
+#include "transport/host_memory.h"
+#include "transport/rail.h"
 
 namespace leeway::transport {
 
-// Member order is close order, reversed.
-struct Domain {
-  explicit Domain(Choice choice);  // throws ConfigError
+class Region;
 
-  const ProviderTraits* traits;
-  Info info;
-  Fid<fid_fabric> fabric;
-  Fid<fid_domain> domain;
-  // What fi_getinfo returned decides, not the provider's name.
-  bool virtual_addresses;  // peers name bytes by our virtual addresses, else by offsets
-  bool provider_keys;      // the provider chooses keys, else we do
-  bool ask_delivery;       // writes carry FI_DELIVERY_COMPLETE
-  std::atomic<std::uint64_t> next_key{1};
-  std::atomic<std::size_t> pinned{0};  // bytes
+// The regions of one endpoint.
+class RegionList {
+ public:
+  void add(Region& region);
+  // Takes the registrations of `region` away, and itself out of the list.
+  void remove(Region& region);
+  // The same for all: no rail knows any memory afterwards.
+  void close();
+  // The region that peers may reach on rail `rail` by these bytes, or null.
+  std::shared_ptr<Region> find(std::size_t rail, Window first_byte, std::uint64_t size) const;
+
+ private:
+  mutable std::mutex mutex_;  // guards the list and every region's registrations
+  std::unordered_set<Region*> regions_;
 };
 
-class Region {
+class Region : public std::enable_shared_from_this<Region> {
  public:
-  // Page-aligned, zeroed, touched, registered. kResourceExhausted: bytes, limit and remedy.
-  static Result<std::shared_ptr<Region>> make(std::shared_ptr<Domain> domain, std::size_t bytes,
-                                              Access access);
+  // kResourceExhausted: bytes, limit and remedy.
+  static Result<std::shared_ptr<Region>> make(std::shared_ptr<RegionList> list,
+                                              std::span<const std::unique_ptr<Rail>> rails,
+                                              std::size_t bytes, Access access);
   ~Region();
   Region(const Region&) = delete;
   Region& operator=(const Region&) = delete;
 
-  std::span<std::byte> bytes() const noexcept { return {data_, size_}; }
-  void* descriptor() const noexcept { return fi_mr_desc(registration_.get()); }
-  std::uint64_t remote_address(std::size_t offset) const noexcept;
-  std::uint64_t remote_key() const noexcept { return fi_mr_key(registration_.get()); }
+  std::span<std::byte> bytes() const noexcept { return memory_.bytes(); }
+  // Empty for Access::kOwn.
+  const std::shared_ptr<const RemoteMemory>& remote() const noexcept { return remote_; }
+  LocalPiece piece(std::size_t rail, std::size_t offset, std::size_t size) const noexcept {
+    return {registrations_[rail].get(), bytes().data() + offset, size};
+  }
 
  private:
-  explicit Region(std::shared_ptr<Domain> domain) : domain_(std::move(domain)) {}
-  Status map(std::size_t bytes);
-  Status enlist(Access access);
+  friend class RegionList;
+  explicit Region(std::shared_ptr<RegionList> list) : list_(std::move(list)) {}
 
-  std::shared_ptr<Domain> domain_;
-  std::byte* data_ = nullptr;
-  std::size_t size_ = 0;     // asked for
-  std::size_t mapped_ = 0;   // whole pages
-  std::size_t counted_ = 0;  // bytes in domain_->pinned
-  Fid<fid_mr> registration_;
+  std::shared_ptr<RegionList> list_;
+  HostMemory memory_;
+  std::vector<std::unique_ptr<Registration>> registrations_;  // by rail
+  std::shared_ptr<const RemoteMemory> remote_;
 };
-
-// Nothing when `bytes` more may be locked beside `locked`, else the line that explains it. A limit
-// of RLIM_INFINITY, or the privilege CAP_IPC_LOCK, allows all.
-std::string locked_memory_problem(std::size_t bytes, std::size_t locked, std::uint64_t limit,
-                                  bool privileged);
-
-// What to add to an error of a provider (negative, as libfabric returns it): the limit and the
-// remedy when it may be that the provider's own buffers and queues could not be locked, else
-// nothing.
-std::string locked_memory_hint(const ProviderTraits& traits, std::int64_t error);
 
 }  // namespace leeway::transport

@@ -12,7 +12,7 @@ std::span<std::byte> RegisteredMemory::bytes() const noexcept {
   return impl_ ? impl_->region->bytes() : std::span<std::byte>();
 }
 std::shared_ptr<const RemoteMemory> RegisteredMemory::remote() const noexcept {
-  return impl_ ? impl_->remote : nullptr;
+  return impl_ ? impl_->region->remote() : nullptr;
 }
 
 }  // namespace leeway::transport

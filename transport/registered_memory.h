@@ -10,7 +10,6 @@ namespace leeway::transport {
 
 struct RegisteredMemory::Impl {
   std::shared_ptr<Region> region;
-  std::shared_ptr<const RemoteMemory> remote;
 };
 
 }  // namespace leeway::transport

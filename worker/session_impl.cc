@@ -73,8 +73,8 @@ SessionImpl::SessionImpl(const SessionOptions& options, const ControlPlaneFactor
                                                 .silence = settings_.member_timeout_ms},
                           board_);
   const transport::EndpointInfo& fabric = data_->info();
-  log::info("worker {} of {} joined through {} ({} on {}) at {}", options_.rank,
-            options_.world_size, fabric.fabric, fabric.provider, fabric.device, fabric.printable);
+  log::info("worker {} of {} joined; fabric {}: {}", options_.rank, options_.world_size,
+            fabric.fabric, transport::describe(fabric));
 }
 
 SessionImpl::~SessionImpl() {

@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "scheduler/launcher/report.h"
-#include "scheduler/launcher/shm_leftovers.h"
 #include "scheduler/launcher/status_poller.h"
 
 namespace leeway::launcher {
@@ -63,10 +62,8 @@ class Attempt {
       ::kill(-pid, SIGKILL);
       ::waitpid(pid, nullptr, 0);
       context_.guard.forget(pid);
-      dead_.insert(pid);
     }
     kill_adopted(context_.not_ours);
-    remove_regions(dead_);
     ::unlink(job_file().c_str());
   }
 
@@ -223,7 +220,6 @@ class Attempt {
       drain(it->second);
       logs_.close(to_string(member));
       context_.guard.forget(news->pid);
-      dead_.insert(news->pid);
       children_.erase(it);
       if (member.role == Role::kWorker) last_worker_end_ = MonotonicClock::now();
       carry_out(core_.ended(MonotonicClock::now(), member, *news->end,
@@ -371,7 +367,6 @@ class Attempt {
   LogMultiplexer logs_;
   std::map<pid_t, Child> children_;
   std::map<Member, pid_t> pids_;
-  std::set<pid_t> dead_;
   std::string address_;  // of the scheduler, once it listens
   std::unique_ptr<StatusPoller> poller_;
   AttemptResult result_;

@@ -14,15 +14,12 @@
 
 #include "common/monotonic.h"
 #include "common/result.h"
-#include "scheduler/launcher/shm_leftovers.h"
 
 namespace leeway::launcher {
 namespace {
 
-constexpr int kDeathMs = 200;  // for a killed group to be gone
-
 // A message is one group's number, 4 bytes, native order: positive to watch, negative to forget.
-[[noreturn]] void stand_guard(int pipe, const std::string& shared_memory) {
+[[noreturn]] void stand_guard(int pipe) {
   ::setpgid(0, 0);  // a Ctrl-C at the terminal is not for us
   ::prctl(PR_SET_NAME, "leeway-guard");
   for (int signal : {SIGINT, SIGTERM, SIGHUP}) ::signal(signal, SIG_IGN);
@@ -39,23 +36,18 @@ constexpr int kDeathMs = 200;  // for a killed group to be gone
     if (number < 0) groups.erase(-number);
   }
   for (pid_t group : groups) ::kill(-group, SIGKILL);
-  // A zombie that nobody reaps makes no region any more either.
-  for (pid_t group : groups)
-    for (int ms = 0; ms < kDeathMs && ::kill(-group, 0) == 0; ++ms)
-      std::this_thread::sleep_for(milliseconds(1));
-  remove_regions(groups, shared_memory);
   ::_exit(0);
 }
 
 }  // namespace
 
-ProcessGuard::ProcessGuard(const std::string& shared_memory) {
+ProcessGuard::ProcessGuard() {
   auto [read_end, write_end] = make_pipe();
   pid_ = ::fork();
   if (pid_ < 0)
     throw ConfigError(
         fmt::format("no process can be started: {} (ulimit -u)", std::strerror(errno)));
-  if (pid_ == 0) stand_guard(read_end.get(), shared_memory);
+  if (pid_ == 0) stand_guard(read_end.get());
   pipe_ = std::move(write_end);
 }
 

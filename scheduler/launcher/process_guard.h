@@ -2,13 +2,11 @@
 //
 // PR_SET_PDEATHSIG takes the direct children along, but not what these started (a worker inside a
 // shell script). A small process holds the other end of a pipe, knows the groups, and kills those
-// that are left when the pipe closes, and removes what the fabric left of them in shared memory.
+// that are left when the pipe closes.
 // Made before any thread is; called from the main thread.
 #pragma once
 
 #include <sys/types.h>
-
-#include <string>
 
 #include "scheduler/launcher/child_process.h"
 
@@ -16,8 +14,7 @@ namespace leeway::launcher {
 
 class ProcessGuard {
  public:
-  // `shared_memory`: where the fabric's regions of the killed are removed.
-  explicit ProcessGuard(const std::string& shared_memory = "/dev/shm");
+  ProcessGuard();
   ~ProcessGuard();
   ProcessGuard(const ProcessGuard&) = delete;
   ProcessGuard& operator=(const ProcessGuard&) = delete;

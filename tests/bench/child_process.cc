@@ -16,7 +16,6 @@
 #include <stdexcept>
 
 #include "common/result.h"
-#include "transport/shm_cleanup.h"
 
 namespace leeway::bench {
 namespace {
@@ -139,7 +138,6 @@ ChildProcess::~ChildProcess() {
   if (!link_.finish(kGrace)) kill(pid_, SIGKILL);
   while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
   }
-  transport::remove_shm_leftovers(pid_);
 }
 
 void ChildProcess::send(const nlohmann::json& message) {

@@ -7,19 +7,22 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "transport/fabric_domain.h"
 #include "transport/providers.h"
-#include "transport/region.h"
+#include "transport/signals.h"
 
 namespace leeway::bench {
 
-using transport::Domain;
+using transport::FabricDomain;
+using transport::FabricRegistration;
 using transport::Fid;
-using transport::Region;
+using transport::HostMemory;
 using transport::Window;
 
 struct RawFabric::Impl {
-  std::shared_ptr<Domain> domain;
-  std::shared_ptr<Region> region;
+  std::shared_ptr<FabricDomain> domain;
+  HostMemory region;
+  std::unique_ptr<FabricRegistration> registration;
   Fid<fid_av> addresses;
   Fid<fid_cq> queue;
   Fid<fid_ep> endpoint;
@@ -43,6 +46,17 @@ namespace {
 // A killed peer gives no completion on some providers.
 constexpr std::chrono::seconds kDeadline{60};
 constexpr std::size_t kMessage = 8;
+constexpr std::uint32_t kPeers = 16;
+constexpr const char* kAddress = "127.0.0.1";
+
+// libfabric's own provider for one host, which Leeway does not use: its rail is measured against
+// it.
+constexpr std::string_view kShmNames[] = {"shm"};
+constexpr transport::ProviderTraits kShm{.family = "shm",
+                                         .names = kShmNames,
+                                         .waiting = transport::Waiting::kPolling,
+                                         .delivery = transport::Delivery::kAlways,
+                                         .remedy = "make /dev/shm available to this process"};
 
 void check(ssize_t error, const char* what) {
   if (error != 0)
@@ -54,8 +68,15 @@ void check(ssize_t error, const char* what) {
 
 RawFabric::RawFabric(const std::string& fabric, std::size_t bytes)
     : impl_(std::make_unique<Impl>()) {
-  impl_->domain = std::make_shared<Domain>(transport::choose_provider({.fabric = fabric}));
-  impl_->region = value_or_throw(Region::make(impl_->domain, bytes, transport::Access::kPeers));
+  const transport::KeepSignals keep;
+  for (const auto& traits : transport::provider_table()) transport::set_parameters(traits, kPeers);
+  impl_->domain = std::make_shared<FabricDomain>(
+      fabric == "shm"
+          ? transport::choose_provider(kShm, {})
+          : transport::choose_provider(transport::family_traits(fabric), {.address = kAddress}));
+  impl_->region = value_or_throw(HostMemory::make(bytes, HostMemory::Kind::kPrivate));
+  impl_->registration = value_or_throw(
+      FabricRegistration::make(impl_->domain, impl_->region, transport::Access::kPeers));
   fid_domain* const domain = impl_->domain->domain.get();
 
   fi_cq_attr queue_attributes{};
@@ -83,9 +104,7 @@ RawFabric::~RawFabric() = default;
 
 const std::vector<std::byte>& RawFabric::address() const noexcept { return impl_->address; }
 
-Window RawFabric::memory() const noexcept {
-  return {impl_->region->remote_address(0), impl_->region->remote_key()};
-}
+Window RawFabric::memory() const noexcept { return impl_->registration->window(); }
 
 void RawFabric::Impl::insert(std::span<const std::byte> to) {
   if (fi_av_insert(addresses.get(), to.data(), 1, &peer, 0, nullptr) != 1)
@@ -98,8 +117,8 @@ void RawFabric::connect(std::span<const std::byte> address, Window memory) {
 }
 
 ssize_t RawFabric::Impl::post(Move move, std::size_t at, std::size_t size, fi_context2& context) {
-  void* const local = region->bytes().data() + at;
-  void* descriptor = region->descriptor();
+  void* const local = region.bytes().data() + at;
+  void* descriptor = registration->descriptor();
   if (move == Move::kRead)
     return fi_read(endpoint.get(), local, size, descriptor, peer, remote.address + at, remote.key,
                    &context);
@@ -113,8 +132,10 @@ ssize_t RawFabric::Impl::post(Move move, std::size_t at, std::size_t size, fi_co
   write.rma_iov = &to;
   write.rma_iov_count = 1;
   write.context = &context;
-  return fi_writemsg(endpoint.get(), &write,
-                     FI_COMPLETION | (domain->ask_delivery ? FI_DELIVERY_COMPLETE : 0));
+  return fi_writemsg(
+      endpoint.get(), &write,
+      FI_COMPLETION |
+          (domain->traits->delivery == transport::Delivery::kAsked ? FI_DELIVERY_COMPLETE : 0));
 }
 
 // Transfers and sends; messages that came are counted apart.
@@ -134,7 +155,7 @@ std::size_t RawFabric::Impl::completed() {
 }
 
 double RawFabric::transfer(Move move, std::size_t size, std::size_t count, std::size_t depth) {
-  const std::size_t slots = std::max<std::size_t>(1, impl_->region->bytes().size() / size);
+  const std::size_t slots = std::max<std::size_t>(1, impl_->region.bytes().size() / size);
   std::vector<fi_context2> contexts(depth);
   std::size_t posted = 0, done = 0;
   const TimePoint start = MonotonicClock::now();
@@ -158,7 +179,7 @@ double RawFabric::transfer(Move move, std::size_t size, std::size_t count, std::
 }
 
 void RawFabric::Impl::receive() {
-  check(fi_recv(endpoint.get(), region->bytes().data(), kMessage, region->descriptor(),
+  check(fi_recv(endpoint.get(), region.bytes().data(), kMessage, registration->descriptor(),
                 FI_ADDR_UNSPEC, &receiving),
         "fi_recv");
 }
@@ -167,8 +188,8 @@ void RawFabric::Impl::send() {
   ssize_t error = -FI_EAGAIN;
   std::size_t messages = 0;
   while (error == -FI_EAGAIN) {
-    error = fi_send(endpoint.get(), region->bytes().data() + kMessage, kMessage,
-                    region->descriptor(), peer, &sending);
+    error = fi_send(endpoint.get(), region.bytes().data() + kMessage, kMessage,
+                    registration->descriptor(), peer, &sending);
     if (error == -FI_EAGAIN) completed(messages);
   }
   check(error, "fi_send");

@@ -26,7 +26,7 @@ class OurTransfers {
  public:
   OurTransfers(const std::string& fabric, const Reachable& peer)
       : endpoint_(Endpoint::open({.fabric = fabric})),
-        memory_(value_or_throw(endpoint_->allocate(kMemory, transport::Access::kOwn))),
+        memory_(value_or_throw(endpoint_->allocate(kMemory, transport::Access::kPeers))),
         remote_(std::make_shared<transport::RemoteMemory>(1, peer.memory)) {
     endpoint_->start([](std::span<const std::byte>) {});
     std::promise<Result<Peer>> connected;

@@ -12,7 +12,6 @@
 #include "scheduler/launcher/child_process.h"
 #include "scheduler/launcher/process_guard.h"
 #include "scheduler/launcher/programs.h"
-#include "scheduler/launcher/shm_leftovers.h"
 #include "tests/unit/launcher/scratch.h"
 
 namespace leeway::launcher {
@@ -102,20 +101,12 @@ TEST_CASE("a program that cannot be executed is one clear line") {
                        (path + " cannot be executed: Permission denied").c_str(), ConfigError);
 }
 
-TEST_CASE(
-    "the guard ends the groups that are left when its owner is killed, and only these, and removes "
-    "their shared memory") {
-  const Scratch scratch;
+TEST_CASE("the guard ends the groups that are left when its owner is killed, and only these") {
   ChildProcess kept = shell("exec sleep 1000");
   ChildProcess forgotten = shell("exec sleep 1000");
-  const auto region_of = [&](const ChildProcess& process) {
-    return scratch.path() / (std::to_string(process.pid) + ":0:0");
-  };
-  for (const ChildProcess* one : {&kept, &forgotten})
-    scratch.write(region_of(*one).filename().string(), "x");
   const pid_t owner = ::fork();
   if (owner == 0) {
-    ProcessGuard guard(scratch.path().string());
+    ProcessGuard guard;
     guard.watch(kept.pid);
     guard.watch(forgotten.pid);
     guard.forget(forgotten.pid);
@@ -125,24 +116,9 @@ TEST_CASE(
   const ChildNews news = wait_for(kept.pid);
   REQUIRE(news.end);
   CHECK(news.end->code() == -SIGKILL);
-  CHECK(soon([&] { return !std::filesystem::exists(region_of(kept)); }));
-  CHECK(std::filesystem::exists(region_of(forgotten)));
   CHECK(group_exists(forgotten.pid));
   ::kill(forgotten.pid, SIGKILL);
   wait_for(forgotten.pid);
-}
-
-TEST_CASE("Y2: only the regions of dead processes are removed from /dev/shm") {
-  CHECK(owner_of_region("8713:0:0") == 8713);
-  for (const char* other : {"8713:0", "8713:0:0:0", "x8713:0:0", "8713:0:x", "", "sem.x",
-                            "::", "99999999999:0:0", "8713:0:"})
-    CHECK(owner_of_region(other) == 0);
-  const Scratch scratch;
-  for (const char* name : {"11:0:0", "11:0:1", "12:0:0", "11", "other"}) scratch.write(name, "x");
-  CHECK(remove_regions({11, 13}, scratch.path().string()) == 2);
-  CHECK(std::filesystem::exists(scratch.path() / "12:0:0"));
-  CHECK(std::filesystem::exists(scratch.path() / "11"));
-  CHECK(remove_regions({11}, "/nowhere") == 0);
 }
 
 TEST_CASE("programs are found by path, LEEWAY_BIN_PATH, beside leeway-run, PATH; else one line") {

@@ -178,7 +178,6 @@ TEST_CASE("a flood of messages from many threads arrives whole") {
   }
 }
 
-// shm copies by process_vm_writev, which knows no keys: there it is the address that is wrong.
 TEST_CASE("a wrong key or address ends in an error, in bounded time, and costs nobody else") {
   for (const std::string& fabric : fabrics()) {
     CAPTURE(fabric);
@@ -266,7 +265,7 @@ TEST_CASE("what is pending when an endpoint closes is cancelled, each once") {
   RegisteredMemory here;
   {
     Node a("tcp");
-    const Peer peer = a.connect(silent);
+    const Peer peer = a.connect(silent.endpoint->info().address);
     here = memory(a, 1 << 20);
     a.on_thread([&] {
       for (int i = 0; i < kCount; ++i)
@@ -295,7 +294,7 @@ TEST_CASE("disconnecting fails what is pending to that peer alone") {
     block.get_future().wait();
   });
   blocked.get_future().wait();
-  const Peer to_silent = a.connect(silent), to_b = a.connect(b);
+  const Peer to_silent = a.connect(silent.endpoint->info().address), to_b = a.connect(b);
   const RegisteredMemory here = memory(a, 4096), there = memory(silent, 4096);
   std::promise<Outcome> ended;
   a.on_thread([&] {
@@ -325,7 +324,7 @@ TEST_CASE("a peer that makes no progress costs its deadline, no more") {
       block.get_future().wait();
     });
     blocked.get_future().wait();
-    const Peer peer = a.connect(silent);
+    const Peer peer = a.connect(silent.endpoint->info().address);
     const RegisteredMemory here = memory(a, 4 << 20), there = memory(silent, 4 << 20);
     const TimePoint deadline = MonotonicClock::now() + milliseconds(200);
     const Outcome outcome = a.read(peer, {&here, 0, 4 << 20}, {there.remote()}, deadline);
@@ -363,7 +362,6 @@ TEST_CASE("memory is aligned, zeroed and outlives its endpoint") {
 TEST_CASE("Y2: nothing stays in /dev/shm") {
   {
     Node a("shm"), b("shm");
-    REQUIRE(count_shm_segments(getpid()) == 2);
     CHECK(a.send(a.connect(b), "x").status.has_value());
   }
   CHECK(count_shm_segments(getpid()) == 0);

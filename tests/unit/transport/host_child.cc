@@ -91,18 +91,19 @@ void HostChild::wait() {
 
 namespace {
 
+struct ChildTicket : Ticket {
+  bool busy = false;
+};
+
 // Nobody who looks at the outcomes: the parent may be gone at any moment.
 class ChildNode final : public RailUser {
  public:
   void message(std::span<const std::byte> bytes) override {
     received.emplace_back(bytes.begin(), bytes.end());
   }
-  void done(Ticket& ticket, Status) override { ticket.provider_space[0] = nullptr; }
+  void done(Ticket& ticket, Status) override { static_cast<ChildTicket&>(ticket).busy = false; }
   std::vector<std::vector<std::byte>> received;
 };
-
-bool busy(const Ticket& ticket) { return ticket.provider_space[0] != nullptr; }
-void set_busy(Ticket& ticket) { ticket.provider_space[0] = &ticket; }
 
 }  // namespace
 
@@ -121,14 +122,14 @@ TEST_CASE("host child" * doctest::skip()) {
   put(fd, greeting_of(node, memory.window()));
   const RailPeer peer = node.connect(parent.address);
   ChildNode user;
-  std::array<Ticket, 3> tickets{};
-  std::deque<Ticket> answers;
+  std::array<ChildTicket, 3> tickets{};
+  std::deque<ChildTicket> answers;
   std::vector<std::byte> here(kHostChildMemory / 2);
   const std::string chatter(1000, 'f');
-  const auto post = [&](Ticket& ticket, auto what) {
-    if (busy(ticket)) return;
+  const auto post = [&](ChildTicket& ticket, auto what) {
+    if (ticket.busy) return;
     const auto posted = what(ticket);
-    if (posted && *posted == Rail::Post::kTaken) set_busy(ticket);
+    if (posted && *posted == Rail::Post::kTaken) ticket.busy = true;
   };
   for (unsigned rounds = 0;;) {
     bool any = node.rail->poll(user);

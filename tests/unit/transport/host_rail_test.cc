@@ -29,7 +29,6 @@ TEST_CASE("host rail: says what it is") {
   const RailInfo& info = node.rail->info();
   CHECK(info.traits->family == "shm");
   CHECK(info.traits->waiting == Waiting::kDescriptor);
-  CHECK(info.traits->dead_peer == DeadPeer::kError);
   CHECK(info.max_message == 8192);
   CHECK(info.printable.starts_with("shm://leeway-"));
   CHECK(HostNode().rail->info().address != info.address);

@@ -10,8 +10,8 @@
 #include <random>
 
 #include "tests/unit/transport/fixture.h"
+#include "transport/fabric_domain.h"
 #include "transport/host_addresses.h"
-#include "transport/region.h"
 #include "transport/signals.h"
 #include "transport/timer_heap.h"
 
@@ -40,9 +40,11 @@ TEST_CASE("F2: a fabric that is not there is named, with what was found and a re
   CHECK(refusal({.fabric = "rocket"}).find("auto, efa, verbs, tcp or shm") != std::string::npos);
 }
 
-TEST_CASE("auto takes the best that is there, never shm") {
+TEST_CASE("auto takes the best that reaches other hosts, and shared memory beside it") {
   const auto endpoint = Endpoint::open({.bind = testing::bind_address()});
+  REQUIRE(endpoint->info().rails.size() == 2);
   CHECK(endpoint->info().fabric == testing::fabrics().front());
+  CHECK(endpoint->info().rails[1].fabric == "shm");
 }
 
 TEST_CASE("T1: an address that is not ours is refused by name, ours is honoured") {
@@ -55,20 +57,16 @@ TEST_CASE("T1: an address that is not ours is refused by name, ours is honoured"
   CHECK(endpoint->info().printable.find("127.0.0.1:") != std::string::npos);
 }
 
-TEST_CASE("the table: every family has names, a remedy, and the strict path runs on tcp") {
-  for (const ProviderTraits& traits : provider_table()) {
-    CHECK_FALSE(traits.names.empty());
-    CHECK_FALSE(traits.remedy.empty());
-  }
-  for (const char* fabric : {"tcp", "shm"}) {
-    CAPTURE(fabric);
-    const auto domain = std::make_shared<Domain>(choose_provider({.fabric = fabric}));
-    CHECK(domain->virtual_addresses);
-    CHECK(domain->provider_keys == (std::string(fabric) == "tcp"));
-    const auto region = value_or_throw(Region::make(domain, 4096, Access::kPeers));
-    CHECK(region->remote_address(5) ==
-          reinterpret_cast<std::uintptr_t>(region->bytes().data()) + 5);
-  }
+TEST_CASE("the table: every family has a remedy, and the strict memory modes run on tcp") {
+  for (const ProviderTraits& traits : provider_table()) CHECK_FALSE(traits.remedy.empty());
+  const auto domain = std::make_shared<FabricDomain>(
+      choose_provider(family_traits("tcp"), {.address = "127.0.0.1"}));
+  CHECK(domain->virtual_addresses);
+  CHECK(domain->provider_keys);
+  const auto memory = value_or_throw(HostMemory::make(4096, HostMemory::Kind::kPrivate));
+  const auto registration =
+      value_or_throw(FabricRegistration::make(domain, memory, Access::kPeers));
+  CHECK(registration->window().address == reinterpret_cast<std::uintptr_t>(memory.bytes().data()));
 }
 
 TEST_CASE("T3: too little memory to lock names bytes, limit and remedy") {
@@ -92,7 +90,7 @@ TEST_CASE("opening a fabric leaves the program's signals alone") {
   };
   const auto ours = [](int) {};
   const auto before = std::signal(SIGTERM, ours);
-  { const auto endpoint = Endpoint::open({.fabric = "shm"}); }
+  { const auto endpoint = Endpoint::open({.fabric = "tcp"}); }
   CHECK((handler_of(SIGTERM) == static_cast<void (*)(int)>(ours)));
   std::signal(SIGTERM, before);
   take_back_signals();

@@ -1,0 +1,92 @@
+#include "transport/rails.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+
+#include "transport/fabric_rail.h"
+#include "transport/host_addresses.h"
+#include "transport/host_rail.h"
+#include "transport/inventory.h"
+#include "transport/nic_choice.h"
+#include "transport/providers.h"
+
+namespace leeway::transport {
+namespace {
+
+using Rails = std::vector<std::unique_ptr<Rail>>;
+
+std::vector<std::string> split(std::string_view list) {
+  std::vector<std::string> parts;
+  while (!list.empty()) {
+    const std::size_t comma = std::min(list.find(','), list.size());
+    if (comma > 0) parts.emplace_back(list.substr(0, comma));
+    list.remove_prefix(std::min(comma + 1, list.size()));
+  }
+  return parts;
+}
+
+void open_at(const ProviderTraits& traits, const Place& place, std::uint32_t peers, Rails& rails) {
+  rails.push_back(std::make_unique<FabricRail>(choose_provider(traits, place), peers));
+}
+
+// Sockets: one rail for each address that was given.
+void open_addresses(const ProviderTraits& traits, const EndpointOptions& options, Rails& rails) {
+  const auto addresses = split(options.bind);
+  if (addresses.empty())
+    throw ConfigError("bind address '': give one of this machine's, or several with commas");
+  for (const std::string& address : addresses)
+    open_at(traits, {.address = own_address(address), .port = options.port}, options.peers, rails);
+}
+
+// NICs: those of the inventory, or of it those that the addresses given are on.
+void open_nics(const ProviderTraits& traits, const EndpointOptions& options, Rails& rails) {
+  RailRequest request{.fabric = std::string(traits.family)};
+  for (const std::string& address : split(options.bind))
+    if (!is_loopback(address)) request.devices.push_back(own_address(address));
+  for (const RailPlan& plan : choose_rails(read_topology(), request))
+    open_at(traits,
+            {.address = traits.binds_to_ip ? plan.address : "",
+             .port = options.port,
+             .domain = traits.binds_to_ip ? "" : plan.domain},
+            options.peers, rails);
+}
+
+void open_family(const ProviderTraits& traits, const EndpointOptions& options, Rails& rails) {
+  if (traits.names.empty()) {
+    rails.push_back(std::make_unique<HostRail>());
+  } else if (!look_for(traits, {})) {
+    choose_provider(traits, {});  // says what is there instead
+  } else if (traits.pins_memory) {
+    open_nics(traits, options, rails);
+  } else {
+    open_addresses(traits, options, rails);
+  }
+}
+
+}  // namespace
+
+std::vector<std::unique_ptr<Rail>> open_rails(const EndpointOptions& options) {
+  for (const ProviderTraits& traits : provider_table())
+    if (options.fabric == "auto" || options.fabric == traits.family)
+      set_parameters(traits, options.peers);
+  Rails rails;
+  if (options.fabric == "auto") {
+    // The best that reaches other hosts, and beside it shared memory for peers of this one.
+    for (const ProviderTraits& traits : provider_table())
+      if (rails.empty() && !traits.names.empty() && look_for(traits, {}))
+        open_family(traits, options, rails);
+    open_family(family_traits("shm"), options, rails);
+    return rails;
+  }
+  for (const ProviderTraits& traits : provider_table())
+    if (traits.family == options.fabric) open_family(traits, options, rails);
+  if (rails.empty())
+    throw ConfigError(
+        fmt::format("fabric '{}' is unknown: use auto, efa, verbs, tcp or shm", options.fabric));
+  return rails;
+}
+
+}  // namespace leeway::transport
