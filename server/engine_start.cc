@@ -143,7 +143,7 @@ Engine::~Engine() {
   }
   pool_.wait();
   writer_.reset();
-  endpoint_.reset();
+  // The endpoint is the first member to go. Not by reset(): tasks that it still runs use it.
 }
 
 std::unique_ptr<Consistency> Engine::make_core() const {
