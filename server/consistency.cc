@@ -145,7 +145,7 @@ void Consistency::push_entry(const Sender& sender, WorkerState& worker, const tr
   const bool done = entry.initial ? initialized_ || publishing_initial_
                                   : push.clock < worker.ended && !config_.bugs.no_dedupe;
   if (done || config_.partitions[partition].elements == 0) {
-    effects.emplace_back(SendTaken{step, entry.partition});
+    effects.emplace_back(SendTaken{step, entry.partition, entry.initial});
     return;
   }
   if (entry.initial && push.clock != Clock(0))
@@ -161,7 +161,7 @@ void Consistency::push_entry(const Sender& sender, WorkerState& worker, const tr
   OpenStep& open = open_step(entry.initial ? worker.initial : worker.open, push.clock, now);
   OpenStep::Payload& payload = open.payloads[partition];
   if (payload == OpenStep::Payload::kTaken) {
-    effects.emplace_back(SendTaken{step, entry.partition});
+    effects.emplace_back(SendTaken{step, entry.partition, entry.initial});
     return;
   }
   if (payload != OpenStep::Payload::kAbsent) return;  // on its way
@@ -178,7 +178,7 @@ void Consistency::push_entry(const Sender& sender, WorkerState& worker, const tr
   if (entry.initial || !open.slab) return;
   if (!entry.inlined) return start_read(step, open, partition, false, effects);
   effects.emplace_back(StorePayload{partition, *open.slab, {inlined.begin(), inlined.end()}});
-  payload_taken(step, worker, open, partition, effects);
+  payload_taken(step, worker, open, partition, entry.initial, effects);
 }
 
 Effects Consistency::push(const Sender& sender, const transport::Push& push, TimePoint now) {
@@ -197,11 +197,11 @@ Effects Consistency::push(const Sender& sender, const transport::Push& push, Tim
 }
 
 void Consistency::payload_taken(StepId step, WorkerState& worker, OpenStep& open,
-                                LocalPartition partition, Effects& effects) {
+                                LocalPartition partition, bool initial, Effects& effects) {
   open.payloads[partition] = OpenStep::Payload::kTaken;
   ++open.taken;
   if (!open.ending) {
-    effects.emplace_back(SendTaken{step, config_.partitions[partition].id});
+    effects.emplace_back(SendTaken{step, config_.partitions[partition].id, initial});
   } else if (whole(&open) && worker.live() && !worker.barred) {
     // Of a worker that is being resolved, what was reported stays true: nothing more is counted.
     effects.emplace_back(SendCommitted{step, open.ending->ending});  // and all of it is taken
@@ -236,7 +236,7 @@ Effects Consistency::read_done(const ReadPayload& read, bool ok, bool released,
     OpenStep& open = *slot;
     --open.reading;
     if (ok) {
-      payload_taken(read.step, worker, open, read.partition, effects);
+      payload_taken(read.step, worker, open, read.partition, read.initial, effects);
     } else {
       // It stays "reading": nothing repeats the read of a worker that was given up.
       if (worker.live() && !worker.barred)

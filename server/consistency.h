@@ -118,7 +118,7 @@ class Consistency {
   void start_read(StepId step, OpenStep& open, LocalPartition partition, bool initial,
                   Effects& effects);
   void payload_taken(StepId step, WorkerState& worker, OpenStep& open, LocalPartition partition,
-                     Effects& effects);
+                     bool initial, Effects& effects);
   void end_initial(const transport::Sender& sender, WorkerState& worker, Effects& effects);
   void close(WorkerId id, WorkerState& worker, bool committed, std::vector<std::byte> state);
   bool whole(const OpenStep* open) const;

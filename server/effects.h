@@ -49,6 +49,7 @@ struct StorePayload {
 struct SendTaken {
   StepId step;
   PartitionId partition;
+  bool initial = false;
 };
 
 struct SendCommitted {

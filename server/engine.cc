@@ -115,7 +115,8 @@ void Engine::send_frame(WorkerId worker, const transport::Outbox::Frame& frame) 
 void Engine::carry_out(SendTaken& effect) {
   // All that was taken in this turn of the loop goes out in one message.
   if (taken_.empty()) flush_soon();
-  taken_[effect.step].push_back(effect.partition);
+  const Clock clock = effect.initial ? transport::kInitialValues : effect.step.clock;
+  taken_[{effect.step.worker, clock}].push_back(effect.partition);
 }
 
 void Engine::flush_taken() {

@@ -21,6 +21,7 @@
 //               flags: 1 initial values, 2 inline: the payload is also in this message, 4 with
 //               CRC32C of the payload (else 0)
 //   PUSH_TAKEN  8 clock | 4 n | n * { 4 partition }
+//               clock: of the push; kInitialValues for initial values, since step 0 has clock 0 too
 //   COMMIT      8 clock | 4 samples | 2 n | n bytes of worker state
 //   ABANDON     as COMMIT: the step has a non-finite gradient, drop it and advance the clock
 //   INITIAL     as COMMIT: the pushes flagged initial are complete; no step, clock 0
@@ -102,6 +103,8 @@ struct Push {
   std::vector<Entry> entries;
   std::vector<std::byte> payload;  // of the inlined entries, in their order
 };
+inline constexpr Clock kInitialValues{UINT64_MAX};
+
 struct PushTaken {
   Clock clock;
   std::vector<PartitionId> partitions;

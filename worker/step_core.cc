@@ -68,6 +68,7 @@ Result<Effects> StepCore::push(const std::vector<PartitionId>& partitions, float
     by_server[owner_[p.value()]->value()].push_back(p);
   }
   for (PartitionId p : partitions) filling_.payloads[p.value()] = Payload::kPushed;
+  filling_.initial = initial;
   filling_.pushed += partitions.size();
   filling_.ever_pushed += partitions.size();
 
@@ -168,18 +169,19 @@ void StepCore::start_pull(Clock clock, Bound bound, bool final, Effects& effects
 }
 
 Result<Effects> StepCore::taken(ServerId from, const transport::PushTaken& message) {
-  if (message.clock > clock_)
+  const bool initial = message.clock == transport::kInitialValues;
+  if (!initial && message.clock > clock_)
     return impossible(
         from, fmt::format("took a push of step {}, which is yet to come", message.clock.value()));
-  if (message.clock < clock_) return Effects{};  // late
+  // Late, or twice.
+  if (initial ? initial_sent_ : message.clock < clock_) return Effects{};
   for (PartitionId p : message.partitions) {
     if (!owns(from, p))
       return impossible(from, fmt::format("took partition {}, which is not its own", p.value()));
-    // Step 0 has the clock of the initial values, whose second answer may come now.
-    const bool of_initial = initial_sent_ && clock_ == Clock(0);
-    if (filling_.payloads[p.value()] == Payload::kIdle && !of_initial)
-      return impossible(from, fmt::format("took partition {} of step {}, which was not pushed",
-                                          p.value(), clock_.value()));
+    if (filling_.payloads[p.value()] == Payload::kIdle || initial != filling_.initial)
+      return impossible(
+          from, fmt::format("took partition {} of {}, which was not pushed", p.value(),
+                            initial ? "the initial values" : title(Ending::kCommit, clock_)));
   }
   std::size_t count = 0;
   for (PartitionId p : message.partitions) {

@@ -114,6 +114,7 @@ class StepCore {
     std::vector<Payload> payloads;  // by partition
     std::size_t pushed = 0;         // and not yet taken
     std::size_t ever_pushed = 0;
+    bool initial = false;                  // initial values, no gradient
     std::optional<transport::Commit> end;  // given by the program, not yet sent
   };
   struct Unconfirmed {

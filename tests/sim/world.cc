@@ -240,9 +240,9 @@ void World::carry_out(std::size_t s, const server::Effects& effects) {
       });
     } else if (const auto* taken_now = std::get_if<server::SendTaken>(&effect)) {
       to_worker(taken_now->step.worker, [this, t = *taken_now](Worker& worker) {
-        if (!worker.initial_pending.empty())
+        if (t.initial && !worker.initial_pending.empty())
           taken(worker, t.partition, true);
-        else if (worker.pushing && t.step.clock == Clock(worker.clock))
+        else if (!t.initial && worker.pushing && t.step.clock == Clock(worker.clock))
           taken(worker, t.partition, false);
       });
     } else if (const auto* done = std::get_if<server::SendCommitted>(&effect)) {

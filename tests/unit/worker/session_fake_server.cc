@@ -135,7 +135,8 @@ void FakeServer::take(const transport::Push& push, const transport::Push::Entry&
     wrong("a partition twice in a step");
   }
   ++s_.payloads;
-  const transport::PushTaken taken{push.clock, {entry.partition}};
+  const transport::PushTaken taken{entry.initial ? transport::kInitialValues : push.clock,
+                                   {entry.partition}};
   if (s_.taken_withheld) {
     s_.untold.push_back(taken);
   } else {

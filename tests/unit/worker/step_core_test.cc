@@ -32,6 +32,10 @@ transport::PushTaken took(std::uint64_t clock, std::vector<PartitionId> partitio
   return {Clock(clock), std::move(partitions)};
 }
 
+transport::PushTaken took_initial(std::vector<PartitionId> partitions) {
+  return {transport::kInitialValues, std::move(partitions)};
+}
+
 transport::Pulled answer(const SendPull& pull, std::uint64_t slowest, std::uint64_t version) {
   transport::Pulled pulled{.clock = pull.clock,
                            .request = pull.request,
@@ -146,7 +150,8 @@ TEST_CASE("an only server, too, gets ABANDON and INITIAL after the payloads were
     StepCore core({.shards = {{part(0)}}, .staleness = Bound{0}, .clock = Clock(0)});
     REQUIRE(core.push({part(0)}, 1, ending == Ending::kInitial));
     CHECK(core.end(ending, 1, {})->empty());
-    CHECK(of<SendEnding>(*core.taken(server(0), took(0, {part(0)}))).size() == 1);
+    const auto answer = ending == Ending::kInitial ? took_initial({part(0)}) : took(0, {part(0)});
+    CHECK(of<SendEnding>(core.taken(server(0), answer).value()).size() == 1);
   }
 }
 
@@ -275,8 +280,8 @@ TEST_CASE("initial values are pushed, ended and confirmed before step 0 may end"
   REQUIRE(core.end(Ending::kInitial, 0, {}).value().empty());
   const auto pulls = of<SendPull>(core.pull_first().value());
   REQUIRE(pulls.size() == 3);
-  REQUIRE(core.taken(server(1), took(0, {part(1)})));
-  const auto effects = core.taken(server(0), took(0, {part(2), part(0)})).value();
+  REQUIRE(core.taken(server(1), took_initial({part(1)})));
+  const auto effects = core.taken(server(0), took_initial({part(2), part(0)})).value();
   REQUIRE(of<SendEnding>(effects).size() == 3);
   CHECK(of<SendEnding>(effects)[0].commit.ending == Ending::kInitial);
   CHECK(of<SendPull>(effects).empty());
@@ -284,13 +289,31 @@ TEST_CASE("initial values are pushed, ended and confirmed before step 0 may end"
 
   CHECK(of<WeightsReady>(answer_all(core, pulls, 0, 1)).size() == 1);
   CHECK(whole_step(core).empty());  // step 0, with the initial values unconfirmed
-  REQUIRE(core.taken(server(1), took(0, {part(1)})));  // a late second answer of the initial values
+  REQUIRE(core.taken(server(1),
+                     took_initial({part(1)})));  // a late second answer of the initial values
   const auto confirmed = confirm_all(core, 0, Ending::kInitial);
   CHECK(of<EndingConfirmed>(confirmed)[0].ending == Ending::kInitial);
   REQUIRE(of<SendEnding>(confirmed).size() == 3);
   CHECK(of<SendEnding>(confirmed)[0].commit.ending == Ending::kCommit);
   CHECK(confirm_all(core, 0, Ending::kInitial).empty());  // late
   CHECK(of<EndingConfirmed>(confirm_all(core, 0)).size() == 1);
+}
+
+TEST_CASE("a second answer of the initial values counts for nothing, also not for step 0") {
+  StepCore core = core_at();
+  REQUIRE(core.push({part(0), part(1), part(2)}, 1, true));
+  REQUIRE(core.end(Ending::kInitial, 0, {}));
+  const auto pulls = of<SendPull>(core.pull_first().value());
+  REQUIRE(core.taken(server(1), took_initial({part(1)})));
+  REQUIRE(core.taken(server(0), took_initial({part(2), part(0)})));
+  confirm_all(core, 0, Ending::kInitial);
+  answer_all(core, pulls, 0, 1);
+  REQUIRE(core.push({part(0), part(1), part(2)}, 1, false));
+  REQUIRE(core.end(Ending::kCommit, 1, {}).value().empty());
+  CHECK(core.taken(server(1), took_initial({part(1)})).value().empty());
+  CHECK(core.taken(server(0), took_initial({part(2), part(0)})).value().empty());
+  REQUIRE(core.taken(server(1), took(0, {part(1)})));
+  CHECK(of<SendEnding>(core.taken(server(0), took(0, {part(2), part(0)})).value()).size() == 3);
 }
 
 TEST_CASE("the final pull has bound 0 and waits for the one on its way") {
