@@ -7,6 +7,9 @@
 //
 // The gradient of every element is constant, or (w - target) * --pull with --pull.
 #include <fmt/format.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -42,6 +45,7 @@ struct Flags {
   int reverse_rank = -1, duplicate_rank = -1, other_shape_rank = -1, late_rank = -1;
   double late_seconds = 0;
   int step_ms = 0;
+  bool start_helpers = false;  // a process by fork and one by posix_spawn in each step
   bool print_steps = false;
   int kill_between_rank = -1;  // SIGKILL between the pushes of two tensors ...
   std::int64_t kill_between_step = -1;
@@ -86,6 +90,21 @@ float value_at(const Session& session, std::span<const std::byte> weights, std::
   std::memcpy(&bits, weights.data() + 2 * i, 2);
   return session.weights_dtype() == leeway::Dtype::kBf16 ? to_float(leeway::Bfloat16{bits})
                                                          : to_float(leeway::Half{bits});
+}
+
+// They touch as much memory as they like and end; ours must be none the worse.
+void start_helpers() {
+  const pid_t forked = fork();
+  if (forked == 0) {
+    execl("/bin/true", "true", nullptr);
+    _exit(1);
+  }
+  pid_t spawned = -1;
+  char name[] = "true";
+  char* arguments[] = {name, nullptr};
+  posix_spawn(&spawned, "/bin/true", nullptr, nullptr, arguments, environ);
+  for (const pid_t helper : {forked, spawned})
+    if (int status = 0; waitpid(helper, &status, 0) != helper || status != 0) std::abort();
 }
 
 std::vector<Declared> declare(Session& session, const Flags& flags) {
@@ -146,6 +165,7 @@ void train(Session& session, const std::vector<Declared>& declared, const Flags&
       if (declared[i].elements > 0)
         session.push(declared[i].parameter, gradient_of(session, declared[i], flags));
     }
+    if (flags.start_helpers) start_helpers();  // while servers read what was pushed
     session.commit({.samples = 1,
                     .loss = flags.nan_loss ? std::nan("") : 1.0 / static_cast<double>(step + 1),
                     .epoch = 0});
@@ -202,6 +222,7 @@ int main(int argc, char** argv) {
   app.add_option("--late-rank", flags.late_rank);
   app.add_option("--late-seconds", flags.late_seconds);
   app.add_option("--step-ms", flags.step_ms);
+  app.add_flag("--start-helpers", flags.start_helpers);
   app.add_flag("--print-steps", flags.print_steps);
   app.add_option("--kill-between-rank", flags.kill_between_rank);
   app.add_option("--kill-between-step", flags.kill_between_step);

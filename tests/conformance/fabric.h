@@ -26,6 +26,8 @@ struct Fabric {
   // The rest is what it can not do.
   bool has_processes() const { return !hostile(); }
   bool may_repeat_messages() const { return hostile(); }
+  // Emulated verbs move a few megabytes a second: as much as shows the same.
+  bool slow() const { return name == "verbs"; }
   bool has_ports() const { return name == "tcp" || name == "verbs"; }
 };
 

@@ -5,18 +5,34 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
+#include <memory>
 #include <string_view>
 
 #include "tests/conformance/fabric.h"
 #include "tests/conformance/puppet.h"
+#include "tests/conformance/two_hosts.h"
 
 int main(int argc, char** argv) {
   using namespace leeway::conformance;
   Fabric fabric;
   PuppetOptions puppet;
   int pipe = -1, network = -1;
-  for (int i = 1; i + 1 < argc; ++i) {
+  std::unique_ptr<TwoHosts> hosts;
+  for (int i = 1; i < argc; ++i) {
     const std::string_view name = argv[i];
+    // Other processes are on another host.
+    if (name == "--two-hosts") try {
+        hosts = std::make_unique<TwoHosts>();
+        use_two_hosts(hosts.get());
+        fabric.bind = TwoHosts::kHere[0];
+        fabric.other_bind = TwoHosts::kThere[0];
+        fabric.other_namespace = hosts->other();
+      } catch (const std::exception& error) {
+        std::fprintf(stderr, "two hosts: %s\n", error.what());
+        return 1;
+      }
+    if (i + 1 == argc) break;
     const char* const value = argv[i + 1];
     const auto number = [&] { return std::strtoull(value, nullptr, 10); };
     if (name == "--fabric") fabric.name = value;

@@ -196,25 +196,6 @@ TEST_CASE("T6: a peer that restarts at the same address is reached again") {
   }
 }
 
-TEST_CASE("T8: connect and kill, again and again: nothing piles up") {
-  // Of each peer something may stay until its connection is known to be gone, not more.
-  constexpr int kTimes = 12;
-  Node node;
-  Puppet bystander;
-  const Peer to_bystander = node.connect(bystander.address());
-  for (int i = 0; i < kTimes; ++i) {
-    Puppet puppet;
-    const std::uint32_t us = puppet.connect(node.endpoint->info().address);
-    CHECK(puppet.send(us, "I am " + std::to_string(i)) == 1);
-    const Peer peer = node.connect(puppet.address());
-    CHECK(node.send(peer, "and I am").status.has_value());
-    puppet.kill();
-    node.disconnect(peer);
-    CHECK(node.send(to_bystander, "another one").status.has_value());
-  }
-  CHECK(bystander.received(kTimes) == kTimes);
-}
-
 TEST_CASE("a process that stopped and goes on has lost nothing") {
   Node node;
   Puppet puppet;

@@ -84,6 +84,10 @@ std::uint32_t Puppet::connect(const std::vector<std::byte>& address) {
   return answer(pipe_, parcel(PuppetVerb::kConnect).put_all(address)).take<std::uint32_t>();
 }
 
+void Puppet::disconnect(std::uint32_t peer) {
+  answer(pipe_, parcel(PuppetVerb::kDisconnect).put(peer));
+}
+
 RemoteRange Puppet::memory(std::uint32_t memory, std::uint64_t offset) const {
   return {memories_.at(memory), offset};
 }

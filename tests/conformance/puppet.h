@@ -36,6 +36,7 @@ class Puppet {
   // All its methods name its memories and peers by the numbers that these return.
   std::uint32_t allocate(std::size_t bytes, std::uint64_t seed);
   std::uint32_t connect(const std::vector<std::byte>& address);
+  void disconnect(std::uint32_t peer);
   RemoteRange memory(std::uint32_t memory, std::uint64_t offset = 0) const;
 
   // What a transfer of the puppet's is made of.
@@ -72,7 +73,6 @@ class Puppet {
   int wait_for_end();  // its exit status, -1 when a signal ended it
 
  private:
-  friend class PuppetCall;
   pid_t pid_ = -1;
   int pipe_ = -1;
   std::vector<std::byte> address_;

@@ -19,6 +19,7 @@ namespace leeway::conformance {
 enum class PuppetVerb : std::uint32_t {
   kAllocate,
   kConnect,
+  kDisconnect,
   kTransfer,
   kSend,
   kReceived,

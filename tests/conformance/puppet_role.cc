@@ -48,6 +48,16 @@ class Role {
         peers_.push_back(peer.get_future().get());
         return reply.put(static_cast<std::uint32_t>(peers_.size() - 1));
       }
+      case PuppetVerb::kDisconnect: {
+        const Peer peer = peers_.at(question.take<std::uint32_t>());
+        std::promise<void> over;
+        endpoint_->post([&] {
+          endpoint_->disconnect(peer);
+          over.set_value();
+        });
+        over.get_future().wait();
+        return reply;
+      }
       case PuppetVerb::kTransfer:
         return reply.put(transfer(question));
       case PuppetVerb::kSend: {

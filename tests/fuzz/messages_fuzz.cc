@@ -1,10 +1,6 @@
-// libFuzzer target: whatever the bytes, decode() returns; what it accepts, encode() gives back.
+// libFuzzer target: whatever the bytes, decode_next() returns and comes to an end; what it
+// accepts, encode() gives back.
 // (The text of a refusal is cleaned of control characters, so that one may differ.)
-//
-// Built where the compiler is clang:  CXX=clang++ meson setup build-fuzz -Db_lundef=false
-//                                     ninja -C build-fuzz tests/fuzz/messages_fuzz
-//                                     build-fuzz/tests/fuzz/messages_fuzz
-//                                     tests/fuzz/messages_corpus
 #include <algorithm>
 #include <cstdlib>
 
@@ -12,9 +8,17 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace leeway::transport;
-  const auto bytes = std::as_bytes(std::span(data, size));
-  const auto message = decode(bytes);
-  if (!message || std::holds_alternative<Refused>(message->body)) return 0;
-  if (!std::ranges::equal(encode(message->sender, message->body), bytes)) std::abort();
+  std::span<const std::byte> frame = std::as_bytes(std::span(data, size));
+  while (!frame.empty()) {
+    const auto before = frame;
+    const auto message = decode_next(frame);
+    if (!message) {
+      if (!frame.empty()) std::abort();
+      break;
+    }
+    if (std::holds_alternative<Refused>(message->body)) continue;
+    const auto bytes = before.first(before.size() - frame.size());
+    if (!std::ranges::equal(encode(message->sender, message->body), bytes)) std::abort();
+  }
   return 0;
 }

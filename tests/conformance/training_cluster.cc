@@ -1,0 +1,171 @@
+#include "tests/conformance/training_cluster.h"
+
+#include <cstring>
+
+#include "common/half.h"
+#include "scheduler_types.h"  // generated
+
+namespace leeway::conformance {
+namespace {
+
+constexpr std::uint64_t kJob = 0x5701;
+constexpr std::int64_t kPartition = 300;
+constexpr std::chrono::seconds kPatience{20};
+
+}  // namespace
+
+struct TrainingCluster::Worker {
+  std::size_t rank = 0;
+  worker::Board board;
+  std::unique_ptr<worker::DataPlane> data;
+  worker::Layout layout;
+};
+
+TrainingCluster::TrainingCluster(const TrainingOptions& options) : options_(options) {
+  settings_.update.value = options.per_clock ? "per_clock" : "per_push";
+  settings_.staleness.value = options.staleness;
+  settings_.optimizer.value = "sgd";
+  settings_.learning_rate = 1;
+  settings_.pull_dtype.value = "f32";
+  plan();
+}
+
+TrainingCluster::~TrainingCluster() {
+  workers_.clear();
+  engines_.clear();
+}
+
+void TrainingCluster::plan() {
+  rpc::Plan plan;
+  std::vector<worker::Declared> declared;
+  std::vector<server::EngineConfig::Tensor> tensors;
+  for (const std::int64_t size : kTensors) {
+    const std::string name(1, static_cast<char>('a' + tensors.size()));
+    rpc::TensorSpec tensor;
+    tensor.name = name;
+    tensor.shape = {size};
+    for (std::int64_t first = 0; first < size; first += kPartition) {
+      rpc::Partition partition;
+      partition.id = static_cast<std::int32_t>(plan.partitions.size());
+      partition.tensor = static_cast<std::int32_t>(plan.tensors.size());
+      partition.first = first;
+      partition.elements = std::min(kPartition, size - first);
+      partition.server = partition.id % static_cast<std::int32_t>(options_.servers);
+      plan.partitions.push_back(partition);
+    }
+    plan.tensors.push_back(tensor);
+    declared.push_back({name, {size}, static_cast<std::size_t>(size)});
+    tensors.push_back({name, {size}});
+  }
+
+  server::EngineView view{.epoch = 1, .initializer = WorkerId(0), .learning_rate = 1};
+  std::map<WorkerId, server::CoreConfig::Worker> known;
+  for (std::uint32_t w = 0; w < options_.workers; ++w) {
+    auto worker = std::make_unique<Worker>();
+    worker->rank = w;
+    worker->data = std::make_unique<worker::DataPlane>(options_.open(), worker->board);
+    worker->layout = value_or_throw(worker::Layout::make(plan, declared, options_.servers));
+    known[WorkerId(w)] = {Incarnation(10 + w), Clock(0), {}};
+    view.workers.push_back(
+        {{WorkerId(w), Incarnation(10 + w), server::WorkerPhase::kLive, Clock(0)},
+         worker->data->info().address});
+    workers_.push_back(std::move(worker));
+  }
+  elements_ = workers_[0]->layout.elements();
+  std::vector<worker::DataPlane::Server> servers;
+  for (std::uint32_t s = 0; s < options_.servers; ++s) {
+    server::EngineConfig config{.server = ServerId(s),
+                                .incarnation = Incarnation(70 + s),
+                                .job = kJob,
+                                .settings = settings_,
+                                .servers = static_cast<std::uint32_t>(options_.servers),
+                                .tensors = tensors,
+                                .workers = known};
+    for (const rpc::Partition& partition : plan.partitions)
+      if (partition.server == static_cast<std::int32_t>(s))
+        config.partitions.push_back({PartitionId(static_cast<std::uint32_t>(partition.id)),
+                                     static_cast<std::uint32_t>(partition.tensor),
+                                     static_cast<std::uint64_t>(partition.first),
+                                     static_cast<std::uint64_t>(partition.elements)});
+    auto endpoint = options_.open();
+    servers.push_back({Incarnation(70 + s), endpoint->info().address, "server"});
+    engines_.push_back(std::make_unique<server::Engine>(std::move(endpoint), std::move(config)));
+    engines_.back()->view(view);
+  }
+  for (auto& worker : workers_) {
+    const Status allocated = worker->data->allocate(worker->layout, Dtype::kF32, true);
+    if (!allocated) throw ConfigError(allocated.error().message);
+    worker->data->connect(
+        {.self = {kJob, Incarnation(10 + worker->rank), static_cast<std::uint32_t>(worker->rank)},
+         .servers = servers,
+         .layout = worker->layout,
+         .pull_dtype = Dtype::kF32,
+         .staleness = settings_.staleness});
+  }
+}
+
+bool TrainingCluster::wait(Worker& worker, const std::function<bool(const worker::Board&)>& ready,
+                           std::string& problem) const {
+  std::unique_lock lock(worker.board.mutex);
+  const bool came = worker.board.changed.wait_for(lock, kPatience, [&] {
+    return worker.board.failure || worker.board.suspicion || ready(worker.board);
+  });
+  const std::string who = "worker." + std::to_string(worker.rank) + ": ";
+  if (worker.board.failure)
+    problem = who + worker.board.failure->text;
+  else if (worker.board.suspicion)
+    problem = who + worker.board.suspicion->text;
+  else if (!came)
+    problem = who + "nothing came for a long time";
+  return problem.empty();
+}
+
+std::string TrainingCluster::train(const Gradient& gradient) {
+  std::string problem;
+  // Flat as in the layout, which may leave room between tensors.
+  std::vector<float> initial(elements_);
+  for (const auto& tensor : workers_[0]->layout.tensors())
+    for (std::size_t i = 0; i < tensor.elements; ++i) initial[tensor.begin + i] = initial_value(i);
+  if (const Status pushed = workers_[0]->data->push_initial(initial); !pushed)
+    return pushed.error().message;
+
+  std::vector<float> weights(elements_), values(elements_);
+  for (std::uint64_t step = 0; step < options_.steps; ++step)
+    for (auto& worker : workers_) {
+      if (!wait(
+              *worker, [&](const worker::Board& b) { return b.weights == Clock(step); }, problem))
+        return problem;
+      std::memcpy(weights.data(), worker->data->weights().data(), elements_ * sizeof(float));
+      gradient(worker->rank, step, weights, values);
+      auto* halves = reinterpret_cast<Half*>(worker->data->gradients().data());
+      for (std::size_t i = 0; i < elements_; ++i) halves[i] = to_half(values[i]);
+      // Some by themselves, some with the end of the step.
+      std::vector<PartitionId> parts;
+      for (const auto& shard : worker->layout.shards())
+        parts.insert(parts.end(), shard.begin(), shard.end());
+      const auto half =
+          parts.begin() + static_cast<std::ptrdiff_t>((step + worker->rank) % (parts.size() + 1));
+      for (auto part = parts.begin(); part != half; ++part) worker->data->push({*part}, 1);
+      worker->data->end_step({half, parts.end()}, 1, transport::Ending::kCommit, 1, {});
+    }
+  for (auto& worker : workers_) {
+    const auto ended = [&](const worker::Board& b) { return b.confirmed == Clock(options_.steps); };
+    if (!wait(*worker, ended, problem)) return problem;
+    worker->data->pull_final();
+  }
+  for (auto& worker : workers_) {
+    if (!wait(
+            *worker, [](const worker::Board& b) { return b.final_weights; }, problem))
+      return problem;
+    const auto* last = reinterpret_cast<const float*>(worker->data->weights().data());
+    std::vector<float>& mine = final_.emplace_back();
+    for (const auto& tensor : worker->layout.tensors())
+      mine.insert(mine.end(), last + tensor.begin, last + tensor.begin + tensor.elements);
+    const std::lock_guard lock(worker->board.mutex);
+    if (worker->board.report.staleness_violations != 0)
+      return "worker." + std::to_string(worker->rank) + " saw weights beyond the bound";
+  }
+  return problem;
+}
+
+}  // namespace leeway::conformance

@@ -1,0 +1,63 @@
+// A training job in one process over rails of the test's own: real shard engines and real data
+// planes of workers; the test plays the scheduler and the training program.
+//
+// Called from the test's thread.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/job_settings.h"
+#include "server/engine.h"
+#include "transport/endpoint.h"
+#include "worker/data_plane.h"
+
+namespace leeway::conformance {
+
+// The elements of the model's tensors: one of several partitions, one of one, one of one element.
+inline constexpr std::array<std::int64_t, 3> kTensors = {1100, 37, 1};
+
+struct TrainingOptions {
+  std::size_t servers = 2, workers = 3;
+  std::uint64_t steps = 6;
+  bool per_clock = true;
+  std::uint64_t staleness = 0;
+  // An endpoint for each member, in the order of the calls.
+  std::function<std::unique_ptr<transport::Endpoint>()> open;
+};
+
+class TrainingCluster {
+ public:
+  explicit TrainingCluster(const TrainingOptions& options);
+  ~TrainingCluster();
+
+  static float initial_value(std::size_t place_in_tensor) {
+    return static_cast<float>(place_in_tensor % 64);
+  }
+  // Gives worker `rank`'s gradient of a step, from the weights that it has.
+  using Gradient = std::function<void(std::size_t rank, std::uint64_t step,
+                                      std::span<const float> weights, std::span<float> gradient)>;
+  // Trains all steps. What went wrong, or "" and the weights that each worker had at the end:
+  // kTensors one after the other.
+  std::string train(const Gradient& gradient);
+  const std::vector<std::vector<float>>& final_weights() const noexcept { return final_; }
+
+ private:
+  struct Worker;
+  void plan();
+  bool wait(Worker& worker, const std::function<bool(const worker::Board&)>& ready,
+            std::string& problem) const;
+
+  const TrainingOptions options_;
+  JobSettings settings_;
+  std::size_t elements_ = 0;
+  std::vector<std::unique_ptr<server::Engine>> engines_;
+  std::vector<std::unique_ptr<Worker>> workers_;
+  std::vector<std::vector<float>> final_;
+};
+
+}  // namespace leeway::conformance
