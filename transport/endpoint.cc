@@ -38,6 +38,7 @@ Endpoint::Impl::Impl(std::vector<std::unique_ptr<Rail>> rails, const EndpointOpt
 
 Endpoint::Impl::~Impl() {
   stop();
+  for (const auto& rail : rails_) rail->close();
   regions_->close();
 }
 

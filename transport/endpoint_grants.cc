@@ -126,8 +126,19 @@ void Endpoint::Impl::on_grant(std::uint64_t sender, const Grant& grant) {
 // Somebody may read from us whom we were never told to connect to.
 std::uint64_t Endpoint::Impl::peer_that_asks(std::uint64_t sender,
                                              std::span<const std::byte> answer_to) {
-  if (const auto known = peer_by_endpoint_.find(sender); known != peer_by_endpoint_.end())
-    return known->second;
+  const auto add_link = [&](PeerState& to) {
+    Link& link = to.links.emplace_back();
+    link.rail = polled_rail_;
+    link.address.assign(answer_to.begin(), answer_to.end());
+    return reach(link).has_value();
+  };
+  if (const auto known = peer_by_endpoint_.find(sender); known != peer_by_endpoint_.end()) {
+    PeerState& peer = *find_peer(known->second);
+    const bool guest = peer.address.empty();
+    if (guest && std::ranges::find(peer.links, polled_rail_, &Link::rail) == peer.links.end())
+      add_link(peer);
+    return peer.id;
+  }
   if (guests_.size() == kMaxGuests) {
     const std::uint64_t oldest = guests_.front();
     guests_.pop_front();
@@ -137,10 +148,7 @@ std::uint64_t Endpoint::Impl::peer_that_asks(std::uint64_t sender,
   guest->id = next_peer_++;
   guest->endpoint = sender;
   guest->printable = rails_[polled_rail_]->printable(answer_to);
-  Link& link = guest->links.emplace_back();
-  link.rail = polled_rail_;
-  link.address.assign(answer_to.begin(), answer_to.end());
-  if (!reach(link)) return 0;
+  if (!add_link(*guest)) return 0;
   const std::uint64_t id = guest->id;
   guests_.push_back(id);
   peer_by_endpoint_[sender] = id;

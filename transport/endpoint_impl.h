@@ -96,6 +96,7 @@ class Endpoint::Impl final : private RailUser {
   void end_if_over(Operation& operation);
   void leave_queue(Operation& operation);
   bool retry_waiting();
+  bool give_up_silent_links(PeerState& peer, Operation& operation);
   void finish_later(Completion done, Outcome outcome);
   void cancel_all(Code code, const std::string& why, std::uint64_t only_peer);
   Posted& take_posted(Posted::Kind kind, std::uint64_t peer, std::size_t rail);
@@ -105,7 +106,6 @@ class Endpoint::Impl final : private RailUser {
   PeerState* find_peer(std::uint64_t id) noexcept;
   // The link for the next piece of a bulk transfer, or of a message.
   Link& choose_link(PeerState& peer, const Operation& operation, std::size_t size);
-  std::size_t live_links(const PeerState& peer, TimePoint now) const noexcept;
   Result<RailPeer> reach(Link& link);
   void link_failed(PeerState& peer, Link& link, const Error& error);
   void hang_up(Link& link);

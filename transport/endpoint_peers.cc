@@ -78,11 +78,6 @@ PeerState* Endpoint::Impl::find_peer(std::uint64_t id) noexcept {
   return it == peers_.end() ? nullptr : it->second.get();
 }
 
-std::size_t Endpoint::Impl::live_links(const PeerState& peer, TimePoint now) const noexcept {
-  return static_cast<std::size_t>(std::ranges::count_if(
-      peer.links, [&](const Link& link) { return link.failed_until <= now; }));
-}
-
 Link& Endpoint::Impl::choose_link(PeerState& peer, const Operation& operation, std::size_t size) {
   if (peer.links.size() == 1) return peer.links.front();
   const TimePoint now = MonotonicClock::now();

@@ -58,6 +58,7 @@ Operation* Endpoint::Impl::begin(Operation::Kind kind, Peer peer, TimePoint dead
   operation->begun = true;
   operation->peer = peer.value();
   operation->done = std::move(done);
+  operation->began = now;
   operation->deadline = deadline;
   // A rail that is silent for half of the time, while there are others, counts as failed.
   operation->when = state->links.size() > 1 ? now + (deadline - now) / 2 : deadline;
@@ -212,7 +213,10 @@ void Endpoint::Impl::piece_over(Posted& posted, Status status) {
     for (Link& one : peer->links)
       if (one.rail == posted.rail) link = &one;
   give_back(posted);
-  if (link != nullptr) link->under_way -= std::min(link->under_way, piece.size);
+  if (link != nullptr) {
+    link->under_way -= std::min(link->under_way, piece.size);
+    if (status) link->heard = MonotonicClock::now();
+  }
   --operation.with_rails;
   if (counts) --operation.working;
   if (!status && counts && !operation.reported) {
@@ -300,24 +304,32 @@ bool Endpoint::Impl::retry_waiting() {
   return moved;
 }
 
+// True when pieces of the operation are to go out again.
+bool Endpoint::Impl::give_up_silent_links(PeerState& peer, Operation& operation) {
+  const auto silent = [&](const Link& link) { return link.heard < operation.began; };
+  if (std::ranges::all_of(peer.links, silent)) return false;  // then it is the peer
+  bool repeat = false;
+  for (const auto& posted : posted_) {
+    if (posted->operation != &operation || posted->given_up) continue;
+    const auto link = std::ranges::find(peer.links, posted->rail, &Link::rail);
+    if (!silent(*link)) continue;
+    if (link->connected)
+      link_failed(peer, *link, {Code::kTimedOut, "no completion for a long time"});
+    posted->given_up = true;
+    --operation.working;
+    operation.again.push_back(posted->piece);
+    repeat = true;
+  }
+  return repeat;
+}
+
 void Endpoint::Impl::timed_out(Operation& operation) {
   PeerState* peer = find_peer(operation.peer);
   if (MonotonicClock::now() < operation.deadline) {
     // Half of the time is over: what silent rails have goes out again by others.
     operation.when = operation.deadline;
     timers_.add(operation);
-    bool repeat = false;
-    for (const auto& posted : posted_) {
-      if (posted->operation != &operation || posted->given_up) continue;
-      const auto link = std::ranges::find(peer->links, posted->rail, &Link::rail);
-      if (live_links(*peer, MonotonicClock::now()) < 2) break;
-      link_failed(*peer, *link, {Code::kTimedOut, "no completion for a long time"});
-      posted->given_up = true;
-      --operation.working;
-      operation.again.push_back(posted->piece);
-      repeat = true;
-    }
-    if (repeat && !operation.queued) queue_up(operation, true);
+    if (give_up_silent_links(*peer, operation) && !operation.queued) queue_up(operation, true);
     return;
   }
   const bool posted = operation.with_rails != 0;

@@ -34,6 +34,7 @@ class FabricRail final : public Rail {
   Result<Post> write(RailPeer peer, LocalPiece from, Window to, Ticket& ticket) override;
   bool poll(RailUser& user) override;
   int descriptor() const noexcept override { return queue_descriptor_; }
+  void close() noexcept override { endpoint_.reset(); }
   bool arm() noexcept override;
   void disarm() noexcept override {}
 

@@ -28,12 +28,13 @@ struct Link {
   bool connected = false;
   TimePoint failed_until{};   // not used before, unless there is no other
   std::size_t under_way = 0;  // bytes
+  TimePoint heard{};          // when something on it last ended well
 };
 
 struct PeerState {
   std::uint64_t id = 0;        // ours: Peer
   std::uint64_t endpoint = 0;  // its own, random
-  std::string address;
+  std::string address;         // empty: a guest (endpoint_grants.cc)
   std::string printable;
   std::vector<Link> links;
   std::list<Operation*> waiting;  // no rail takes more just now; in order
@@ -90,7 +91,7 @@ struct Operation final : Timer {
   std::size_t with_rails = 0;  // Posteds not yet come back
   std::size_t working = 0;     // of these, not given up
   std::size_t failures = 0;    // of rails
-  TimePoint deadline{};
+  TimePoint began{}, deadline{};
   Status status;  // the first failure that counts
   Completion done;
 };

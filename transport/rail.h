@@ -5,7 +5,7 @@
 // enlist() from any thread, everything else from the thread that owns the endpoint. A rail has no
 // thread and no deadlines of its own: it moves when it is polled, and the endpoint decides how long
 // to wait. Each ticket that was taken comes back through RailUser::done() exactly once, from inside
-// poll(), or is given up by the destructor, after which nothing touches a byte of any memory. A
+// poll(), or is given up by close(), after which nothing touches a byte of any memory. A
 // rail lives until its last Registration is gone.
 #pragma once
 
@@ -98,6 +98,10 @@ class Rail {
 
   // Moves what can be moved and tells `user`. True when anything happened.
   virtual bool poll(RailUser& user) = 0;
+
+  // Called last, after which nothing moves any more; what is left to do is to free registrations
+  // and the rail. By default there is nothing to stop: a rail moves when it is polled.
+  virtual void close() noexcept {}
 
   // For sleeping in poll(2): readable when the rail has something, once arm() said true. -1: there
   // is none, and the endpoint looks again and again.

@@ -19,8 +19,6 @@ using transport::Topology;
 constexpr std::uint64_t kMiB = 1 << 20;
 // Beside weights and gradients: queues and message buffers of a few dozen peers.
 constexpr std::uint64_t kOwnLockedMemory = 64 * kMiB;
-// libfabric's shm provider takes 16 MiB a process; two servers and two workers.
-constexpr std::uint64_t kLeastShm = 64 * kMiB;
 // One connection to each peer, log files, and what the libraries open.
 constexpr std::uint64_t kLeastFiles = 64;
 constexpr std::uint64_t kManyFiles = 1024;
@@ -213,29 +211,15 @@ Finding check_locked_memory(const Facts& facts, std::string_view family,
   return out;
 }
 
-Finding check_shm(const Facts& facts, std::string_view family) {
-  Finding out{.name = "/dev/shm"};
-  const bool needed = family == "shm";
-  const Level bad = needed ? Level::kProblem : Level::kWarning;
-  if (!facts.shm) {
-    out.level = bad;
-    out.found = "not there";
-    out.change = "mount a tmpfs on /dev/shm";
-    return out;
-  }
-  out.found =
-      fmt::format("{}, {} free", print_bytes(facts.shm->size), print_bytes(facts.shm->free));
-  if (!facts.shm->writable) {
-    out.level = bad;
-    out.found += ", not writable";
-    out.change = "chmod 1777 /dev/shm";
-  } else if (facts.shm->free < kLeastShm) {
-    out.level = bad;
-    out.change = fmt::format(
-        "have {} free: remove what others left there, or mount -o remount,size=1G /dev/shm "
-        "(containers: --shm-size=1g)",
-        print_bytes(kLeastShm));
-  }
+Finding check_shared_memory(const Facts& facts, std::string_view family) {
+  Finding out{.name = "shared memory",
+              .found =
+                  "sealed memfds, between processes of one host; /dev/shm and rights to trace "
+                  "are not used"};
+  if (facts.sealed_memory) return out;
+  out.level = family == "shm" ? Level::kProblem : Level::kWarning;
+  out.found = "this process cannot make a sealed memfd";
+  out.change = "allow memfd_create in the container's seccomp profile, or use --fabric tcp";
   return out;
 }
 
@@ -252,20 +236,6 @@ Finding check_huge_pages(const HugePageFacts& pages) {
     out.found += "; registered memory lies in small pages";
     out.change = "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled";
   }
-  return out;
-}
-
-Finding check_ptrace(const Facts& facts) {
-  Finding out{.name = "cross-memory attach"};
-  const int scope = facts.ptrace_scope.value_or(0);
-  out.found = facts.ptrace_scope ? fmt::format("Yama ptrace_scope: {}", scope) : "no Yama";
-  // 1 and 2 leave it to CAP_SYS_PTRACE; 3 allows nobody.
-  if (scope == 0 || (scope < 3 && facts.may_trace_all)) return out;
-  out.level = Level::kWarning;
-  out.found += "; processes of one machine cannot copy out of each other";
-  out.change = scope < 3
-                   ? "sysctl kernel.yama.ptrace_scope=0"
-                   : "boot with kernel.yama.ptrace_scope=0 in /etc/sysctl.d: 3 stays until then";
   return out;
 }
 
@@ -349,8 +319,7 @@ std::vector<Finding> check_all(const Facts& facts, const Topology& topology, con
           check_nics(intent, nics, facts.fabric, topology),
           check_locked_memory(facts, family, intent.memory),
           check_open_files(facts),
-          check_shm(facts, family),
-          check_ptrace(facts),
+          check_shared_memory(facts, family),
           check_huge_pages(facts.huge_pages),
           check_fork(facts, family),
           check_gpu_memory(facts, family, topology)};

@@ -50,9 +50,8 @@ Finding check_nics(const Intent& intent, const NicOutcome& nics, const FabricFac
                    const transport::Topology& topology);
 Finding check_locked_memory(const Facts& facts, std::string_view family,
                             std::optional<std::uint64_t> memory);
-Finding check_shm(const Facts& facts, std::string_view family);
+Finding check_shared_memory(const Facts& facts, std::string_view family);
 Finding check_huge_pages(const HugePageFacts& pages);
-Finding check_ptrace(const Facts& facts);
 Finding check_fork(const Facts& facts, std::string_view family);
 Finding check_gpu_memory(const Facts& facts, std::string_view family,
                          const transport::Topology& topology);

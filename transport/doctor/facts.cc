@@ -1,8 +1,9 @@
 #include "transport/doctor/facts.h"
 
+#include <fcntl.h>
 #include <infiniband/verbs.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/statvfs.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 #include <zlib.h>
@@ -23,7 +24,6 @@ namespace fs = std::filesystem;
 using transport::read_line;
 
 constexpr unsigned kCapIpcLock = 14;
-constexpr unsigned kCapSysPtrace = 19;
 constexpr std::size_t kLongestConfig = 4 << 20;
 
 std::uint64_t number(std::string_view text, int base = 10) {
@@ -78,12 +78,12 @@ ForkSafety fork_safety() {
   return ForkSafety::kOff;
 }
 
-std::optional<ShmFacts> read_shm() {
-  struct statvfs info {};
-  if (statvfs("/dev/shm", &info) != 0) return std::nullopt;
-  return ShmFacts{.size = info.f_blocks * info.f_frsize,
-                  .free = info.f_bavail * info.f_frsize,
-                  .writable = access("/dev/shm", W_OK | X_OK) == 0};
+bool makes_sealed_memory() {
+  const int descriptor = memfd_create("leeway-doctor", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (descriptor < 0) return false;
+  const bool sealed = fcntl(descriptor, F_ADD_SEALS, F_SEAL_SHRINK) == 0;
+  close(descriptor);
+  return sealed;
 }
 
 }  // namespace
@@ -117,12 +117,6 @@ GpuFacts read_gpu_facts(const fs::path& root, const std::string& kernel) {
   return out;
 }
 
-std::optional<int> read_ptrace_scope(const fs::path& root) {
-  const std::string text = read_line(root / "proc/sys/kernel/yama/ptrace_scope");
-  if (text.empty()) return std::nullopt;
-  return static_cast<int>(number(text));
-}
-
 bool has_capability(const fs::path& root, unsigned bit) {
   return (number(value_of(root / "proc/self/status", "CapEff:"), 16) >> bit & 1) != 0;
 }
@@ -142,10 +136,8 @@ Facts read_facts() {
     out.open_files_hard = limit(value.rlim_max);
   }
   out.may_lock_all = has_capability(root, kCapIpcLock);
-  out.may_trace_all = has_capability(root, kCapSysPtrace);
-  out.shm = read_shm();
+  out.sealed_memory = makes_sealed_memory();
   out.huge_pages = read_huge_pages(root);
-  out.ptrace_scope = read_ptrace_scope(root);
   out.gpu = read_gpu_facts(root, out.kernel);
   out.fabric = read_fabric();
   out.fork = fork_safety();  // after libibverbs has read its environment

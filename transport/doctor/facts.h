@@ -16,11 +16,6 @@ namespace leeway::doctor {
 
 inline constexpr std::uint64_t kUnlimited = UINT64_MAX;
 
-struct ShmFacts {  // of /dev/shm
-  std::uint64_t size = 0, free = 0;
-  bool writable = false;
-};
-
 struct HugePageFacts {
   std::uint64_t reserved = 0, free = 0, page_bytes = 0;
   std::string transparent;  // always | madvise | never; empty: the kernel has none
@@ -56,10 +51,8 @@ struct Facts {
   std::uint64_t locked_memory = 0, locked_memory_hard = 0;
   std::uint64_t open_files = 0, open_files_hard = 0;
   bool may_lock_all = false;   // CAP_IPC_LOCK: the limit does not apply
-  bool may_trace_all = false;  // CAP_SYS_PTRACE
-  std::optional<ShmFacts> shm;
+  bool sealed_memory = false;  // memfd_create with seals works
   HugePageFacts huge_pages;
-  std::optional<int> ptrace_scope;  // nothing: no Yama
   ForkSafety fork = ForkSafety::kOff;
   GpuFacts gpu;
   FabricFacts fabric;
@@ -70,7 +63,6 @@ Facts read_facts();
 // Parts of it that read files, for tests; `root` is "/" else.
 HugePageFacts read_huge_pages(const std::filesystem::path& root);
 GpuFacts read_gpu_facts(const std::filesystem::path& root, const std::string& kernel);
-std::optional<int> read_ptrace_scope(const std::filesystem::path& root);
 // Whether CAP_... number `bit` is in the effective set.
 bool has_capability(const std::filesystem::path& root, unsigned bit);
 

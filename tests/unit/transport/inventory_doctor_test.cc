@@ -25,9 +25,8 @@ Facts good() {
           .locked_memory_hard = kUnlimited,
           .open_files = 65536,
           .open_files_hard = 65536,
-          .shm = ShmFacts{.size = 64 * kGiB, .free = 64 * kGiB, .writable = true},
+          .sealed_memory = true,
           .huge_pages = {.reserved = 0, .free = 0, .page_bytes = 2 << 20, .transparent = "madvise"},
-          .ptrace_scope = std::nullopt,
           .fork = ForkSafety::kNotNeeded,
           .gpu = {.driver = "550.54.15", .open_driver = true, .peer_module = "nvidia_peermem"},
           .fabric = {.major = 1,
@@ -36,8 +35,7 @@ Facts good() {
                                  "verbs;ofi_rxm",
                                  {"mlx5_0", "mlx5_3", "mlx5_4", "mlx5_5", "mlx5_6", "mlx5_9",
                                   "mlx5_10", "mlx5_11"}},
-                                {"tcp", "tcp;ofi_rxm", {"eno3", "lo"}},
-                                {"shm", "shm", {"shm"}}}}};
+                                {"tcp", "tcp;ofi_rxm", {"eno3", "lo"}}}}};
 }
 
 bool has(const std::string& text, const std::string& part) {
@@ -135,33 +133,13 @@ TEST_CASE("doctor: descriptors") {
   CHECK(check_open_files(facts).level == Level::kOk);
 }
 
-TEST_CASE("doctor: /dev/shm stops a job over shm and no other") {
+TEST_CASE("doctor: without sealed memfds a job over shm cannot run, others can") {
   Facts facts = good();
-  facts.shm->free = 63ull << 20;
-  CHECK(check_shm(facts, "tcp").level == Level::kWarning);
-  CHECK(check_shm(facts, "shm").level == Level::kProblem);
-  CHECK(has(check_shm(facts, "shm").change, "have 64 MiB free"));
-  facts = good();
-  facts.shm->writable = false;
-  CHECK(has(check_shm(facts, "shm").found, "not writable"));
-  CHECK(check_shm(facts, "shm").level == Level::kProblem);
-  facts.shm.reset();
-  CHECK(check_shm(facts, "verbs").level == Level::kWarning);
-  CHECK(check_shm(facts, "shm").level == Level::kProblem);
-}
-
-TEST_CASE("doctor: ptrace scope, unless the user may trace anybody") {
-  Facts facts = good();
-  facts.ptrace_scope = 0;
-  CHECK(check_ptrace(facts).level == Level::kOk);
-  facts.ptrace_scope = 1;
-  CHECK(check_ptrace(facts).level == Level::kWarning);
-  CHECK(has(check_ptrace(facts).change, "sysctl kernel.yama.ptrace_scope=0"));
-  facts.may_trace_all = true;
-  CHECK(check_ptrace(facts).level == Level::kOk);
-  facts.ptrace_scope = 3;
-  CHECK(check_ptrace(facts).level == Level::kWarning);
-  CHECK(has(check_ptrace(facts).change, "boot with"));
+  CHECK(check_shared_memory(facts, "shm").level == Level::kOk);
+  facts.sealed_memory = false;
+  CHECK(check_shared_memory(facts, "tcp").level == Level::kWarning);
+  CHECK(check_shared_memory(facts, "shm").level == Level::kProblem);
+  CHECK(has(check_shared_memory(facts, "shm").change, "memfd_create"));
 }
 
 TEST_CASE("doctor: huge pages") {
@@ -267,7 +245,6 @@ TEST_CASE("doctor: only problems keep a job from running") {
 TEST_CASE("doctor reads facts from the kernel's files") {
   const Scratch root;
   CHECK(read_huge_pages(root.path()).transparent.empty());
-  CHECK(!read_ptrace_scope(root.path()).has_value());
   CHECK(!has_capability(root.path(), 14));
   CHECK(read_gpu_facts(root.path(), "6.1.0").pci_p2pdma == Option::kUnknown);
 
@@ -280,8 +257,6 @@ TEST_CASE("doctor reads facts from the kernel's files") {
   CHECK(pages.free == 500);
   CHECK(pages.page_bytes == 2 << 20);
   CHECK(pages.transparent == "madvise");
-  root.file("proc/sys/kernel/yama/ptrace_scope", "1");
-  CHECK(read_ptrace_scope(root.path()) == 1);
   root.file("proc/self/status", "Name: x\nCapEff:\t0000000000004000");
   CHECK(has_capability(root.path(), 14));
   CHECK(!has_capability(root.path(), 19));
@@ -329,7 +304,7 @@ TEST_CASE("doctor: this machine can run a job by tcp; it can be recorded and sho
   const std::string file = (scratch.path() / "here.topology").string();
   const Run here = doctor({"--record", file, "--json", "--fabric", "tcp", "--memory", "1GiB"});
   const auto live = nlohmann::json::parse(here.out);
-  CHECK(live["checks"].size() == 9);
+  CHECK(live["checks"].size() == 8);
   CHECK(has(live["checks"][2]["found"], "needed for 1 GiB"));
   const Run again = doctor({"--topology", file, "--json", "--fabric", "tcp"});
   CHECK(nlohmann::json::parse(again.out)["nics"] == live["nics"]);

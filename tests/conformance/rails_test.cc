@@ -1,0 +1,172 @@
+// Endpoints with several rails: transfers go over all of them, by their rates, and one that fails,
+// or says nothing any more, costs a while and nothing else.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <future>
+
+#include "tests/conformance/hostile_rail.h"
+#include "tests/conformance/loopback_rail.h"
+#include "tests/conformance/node.h"
+#include "transport/endpoint_impl.h"
+
+namespace leeway::conformance {
+namespace {
+
+using transport::LocalPiece;
+using transport::Rail;
+using transport::RailInfo;
+using transport::RailPeer;
+using transport::Ticket;
+
+constexpr std::size_t kBytes = std::size_t{8} << 20;
+
+// Another rate, and how many bytes it was asked to move.
+class MeasuredRail final : public Rail {
+ public:
+  MeasuredRail(std::unique_ptr<Rail> inner, std::uint32_t megabits, std::atomic<std::size_t>& bytes)
+      : inner_(std::move(inner)), info_(inner_->info()), bytes_(bytes) {
+    info_.megabits = megabits;
+  }
+  const RailInfo& info() const noexcept override { return info_; }
+  std::string printable(std::span<const std::byte> address) const override {
+    return inner_->printable(address);
+  }
+  Result<std::unique_ptr<transport::Registration>> enlist(const transport::HostMemory& memory,
+                                                          transport::Access access) override {
+    return inner_->enlist(memory, access);
+  }
+  Result<RailPeer> connect(std::span<const std::byte> address) override {
+    return inner_->connect(address);
+  }
+  void disconnect(RailPeer peer) override { inner_->disconnect(peer); }
+  Result<Post> send(RailPeer peer, std::span<const std::byte> message, Ticket& ticket) override {
+    return inner_->send(peer, message, ticket);
+  }
+  Result<Post> read(RailPeer peer, LocalPiece into, Window from, Ticket& ticket) override {
+    bytes_ += into.size;
+    return inner_->read(peer, into, from, ticket);
+  }
+  Result<Post> write(RailPeer peer, LocalPiece from, Window to, Ticket& ticket) override {
+    bytes_ += from.size;
+    return inner_->write(peer, from, to, ticket);
+  }
+  bool poll(transport::RailUser& user) override { return inner_->poll(user); }
+  int descriptor() const noexcept override { return inner_->descriptor(); }
+  bool arm() noexcept override { return inner_->arm(); }
+  void disarm() noexcept override { inner_->disarm(); }
+
+ private:
+  std::unique_ptr<Rail> inner_;
+  RailInfo info_;
+  std::atomic<std::size_t>& bytes_;
+};
+
+// An endpoint with a fast rail and one of a third of its rate.
+struct Ship {
+  std::shared_ptr<Losses> losses = std::make_shared<Losses>();
+  std::vector<std::vector<std::byte>> rails;  // addresses
+  std::atomic<std::size_t> moved[2] = {0, 0};
+  Node node;
+
+  Ship() {
+    std::vector<std::unique_ptr<Rail>> made;
+    for (std::size_t i = 0; i < 2; ++i) {
+      auto loopback = std::make_unique<LoopbackRail>();
+      rails.push_back(loopback->info().address);
+      auto lossy =
+          std::make_unique<HostileRail>(std::move(loopback), 1 + i, Hostility{}, losses);
+      made.push_back(
+          std::make_unique<MeasuredRail>(std::move(lossy), i == 0 ? 300 : 100, moved[i]));
+    }
+    node.endpoint = transport::endpoint_over(std::move(made), {});
+    node.endpoint->start([this](std::span<const std::byte>) { ++messages; });
+  }
+  ~Ship() { node.endpoint.reset(); }
+  std::atomic<int> messages = 0;
+};
+
+}  // namespace
+
+TEST_CASE("rails: a transfer goes over all, by their rates") {
+  Ship a, b;
+  const Peer peer = a.node.connect(b.node);
+  const RegisteredMemory here = a.node.memory(kBytes), there = b.node.memory(kBytes);
+  CHECK(there.remote()->size() == 2);
+  fill(there, 1);
+  REQUIRE(a.node.read(peer, {&here, 0, kBytes}, at(there)).status.has_value());
+  CHECK(same(here, there));
+  fill(here, 2);
+  REQUIRE(a.node.write(peer, {&here, 0, kBytes}, at(there)).status.has_value());
+  CHECK(same(here, there));
+  CHECK(a.moved[0] + a.moved[1] == 2 * kBytes);
+  CHECK(a.moved[1] > kBytes / 8);
+  CHECK(a.moved[0] > 2 * a.moved[1]);
+}
+
+TEST_CASE("rails: what a failed one had goes out by the others, messages too") {
+  for (const std::size_t lost : {std::size_t{0}, std::size_t{1}}) {
+    CAPTURE(lost);
+    Ship a, b;
+    const Peer peer = a.node.connect(b.node);
+    const RegisteredMemory here = a.node.memory(kBytes), there = b.node.memory(kBytes);
+    fill(there, 3);
+    a.losses->lose(b.rails[lost], Losses::How::kUnavailable);
+    const Outcome read = a.node.read(peer, {&here, 0, kBytes}, at(there));
+    REQUIRE(read.status.has_value());
+    CHECK(read.memory_released);
+    CHECK(same(here, there));
+    CHECK(a.node.send(peer, "still here").status.has_value());
+  }
+}
+
+TEST_CASE("rails: one that says nothing any more is given up at half of the time") {
+  Ship a, b;
+  const Peer peer = a.node.connect(b.node);
+  const RegisteredMemory here = a.node.memory(kBytes), there = b.node.memory(kBytes);
+  fill(there, 4);
+  a.losses->lose(b.rails[1], Losses::How::kSilent);
+  const TimePoint deadline = in(milliseconds(1500));
+  const Outcome read = a.node.read(peer, {&here, 0, kBytes}, at(there), deadline);
+  REQUIRE(read.status.has_value());
+  CHECK(same(here, there));
+  CHECK_FALSE(read.memory_released);  // the silent rail may still write into it
+}
+
+TEST_CASE("rails: when all have failed the transfer fails, once, and later ones are tried again") {
+  Ship a, b;
+  const Peer peer = a.node.connect(b.node);
+  const RegisteredMemory here = a.node.memory(kBytes), there = b.node.memory(kBytes);
+  for (const auto& rail : b.rails) a.losses->lose(rail, Losses::How::kUnavailable);
+  Tally tally;
+  a.node.on_thread([&] {
+    for (int i = 0; i < 20; ++i)
+      a.node.endpoint->write(peer, {&here, 0, kBytes}, at(there), soon(), tally.next());
+    return 0;
+  });
+  REQUIRE(tally.all_ended());
+  CHECK(tally.twice() == 0);
+  CHECK(tally.with(Code::kUnavailable) == 20);
+}
+
+TEST_CASE("rails: two addresses of one host are two rails of tcp") {
+  const auto open = [] { return Endpoint::open({.fabric = "tcp", .bind = "127.0.0.1,127.0.0.2"}); };
+  Node a, b;
+  a.endpoint = open();
+  b.endpoint = open();
+  REQUIRE(a.endpoint->info().rails.size() == 2);
+  CHECK(a.endpoint->info().rails[1].printable.find("127.0.0.2:") != std::string::npos);
+  a.endpoint->start([](std::span<const std::byte>) {});
+  b.endpoint->start([](std::span<const std::byte>) {});
+  const Peer peer = a.connect(b);
+  const RegisteredMemory here = a.memory(kBytes), there = b.memory(kBytes);
+  fill(there, 5);
+  REQUIRE(a.read(peer, {&here, 0, kBytes}, at(there)).status.has_value());
+  CHECK(same(here, there));
+  fill(here, 6);
+  REQUIRE(a.write(peer, {&here, 0, kBytes}, at(there)).status.has_value());
+  CHECK(same(here, there));
+}
+
+}  // namespace leeway::conformance
