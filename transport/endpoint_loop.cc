@@ -63,8 +63,9 @@ void Endpoint::Impl::at(TimePoint when, Task task) {
 
 void Endpoint::Impl::run() {
   while (!tasks_.closed()) {
-    bool busy = run_tasks();
-    busy |= poll_rails();
+    // Rails first: what a task sends to a peer that died while we slept is then refused.
+    bool busy = poll_rails();
+    busy |= run_tasks();
     busy |= retry_replies();
     busy |= retry_waiting();
     const TimePoint now = MonotonicClock::now();
