@@ -75,8 +75,7 @@ struct Ship {
     for (std::size_t i = 0; i < 2; ++i) {
       auto loopback = std::make_unique<LoopbackRail>();
       rails.push_back(loopback->info().address);
-      auto lossy =
-          std::make_unique<HostileRail>(std::move(loopback), 1 + i, Hostility{}, losses);
+      auto lossy = std::make_unique<HostileRail>(std::move(loopback), 1 + i, Hostility{}, losses);
       made.push_back(
           std::make_unique<MeasuredRail>(std::move(lossy), i == 0 ? 300 : 100, moved[i]));
     }
