@@ -37,16 +37,11 @@ Result<Rail::Post> Endpoint::Impl::post_grant(Operation& operation, PeerState& p
   const auto frame = encode({.sender = address_.id,
                              .body = Grant{posted.number, source, target, piece.size,
                                            rails_[link.rail]->info().address}});
-  auto result = rails_[link.rail]->send(link.peer, frame, posted);
-  if (!result || *result == Rail::Post::kTryAgain) {
-    give_back(posted);
-    return result;
+  auto result = note_posted(rails_[link.rail]->send(link.peer, frame, posted), posted, link);
+  if (result && *result == Rail::Post::kTaken) {
+    grants_.emplace(posted.number, &posted);
+    watch_grants();
   }
-  link.under_way += piece.size;
-  ++operation.with_rails;
-  ++operation.working;
-  grants_.emplace(posted.number, &posted);
-  watch_grants();
   return result;
 }
 
@@ -135,8 +130,7 @@ std::uint64_t Endpoint::Impl::peer_that_asks(std::uint64_t sender,
   if (const auto known = peer_by_endpoint_.find(sender); known != peer_by_endpoint_.end()) {
     PeerState& peer = *find_peer(known->second);
     const bool guest = peer.address.empty();
-    if (guest && std::ranges::find(peer.links, polled_rail_, &Link::rail) == peer.links.end())
-      add_link(peer);
+    if (guest && find_link(peer, polled_rail_) == nullptr) add_link(peer);
     return peer.id;
   }
   if (guests_.size() == kMaxGuests) {
@@ -160,8 +154,8 @@ std::uint64_t Endpoint::Impl::peer_that_asks(std::uint64_t sender,
 bool Endpoint::Impl::send_frame(std::uint64_t peer, std::size_t rail, const Frame& frame) {
   PeerState* state = find_peer(peer);
   if (state == nullptr) return true;
-  const auto link = std::ranges::find(state->links, rail, &Link::rail);
-  if (link == state->links.end() || !reach(*link)) return true;
+  Link* link = find_link(*state, rail);
+  if (link == nullptr || !reach(*link)) return true;
   Posted& posted = take_posted(Posted::Kind::kNote, peer, rail);
   const auto result = rails_[rail]->send(link->peer, encode(frame), posted);
   if (result && *result == Rail::Post::kTaken) return true;
@@ -178,8 +172,8 @@ bool Endpoint::Impl::retry_replies() {
     if (it->written) {
       over = send_frame(it->peer, it->rail, {.sender = address_.id, .body = *it->written});
     } else if (peer != nullptr) {
-      const auto link = std::ranges::find(peer->links, it->rail, &Link::rail);
-      if (link != peer->links.end() && reach(*link)) {
+      Link* link = find_link(*peer, it->rail);
+      if (link != nullptr && reach(*link)) {
         Posted& posted = take_posted(Posted::Kind::kReply, it->peer, it->rail);
         posted.number = it->grant.number;
         posted.region = it->region;

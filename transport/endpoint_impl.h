@@ -91,6 +91,7 @@ class Endpoint::Impl final : private RailUser {
   void queue_up(Operation& operation, bool first);
   Posting advance(Operation& operation);
   Result<Rail::Post> post_piece(Operation& operation, PeerState& peer, Link& link, Piece piece);
+  Result<Rail::Post> note_posted(Result<Rail::Post> result, Posted& posted, Link& link);
   void piece_over(Posted& posted, Status status);
   void report(Operation& operation, Outcome outcome);
   void end_if_over(Operation& operation);
@@ -106,7 +107,8 @@ class Endpoint::Impl final : private RailUser {
   PeerState* find_peer(std::uint64_t id) noexcept;
   // The link for the next piece of a bulk transfer, or of a message.
   Link& choose_link(PeerState& peer, const Operation& operation, std::size_t size);
-  Result<RailPeer> reach(Link& link);
+  static Link* find_link(PeerState& peer, std::size_t rail) noexcept;
+  Status reach(Link& link);
   void link_failed(PeerState& peer, Link& link, const Error& error);
   void hang_up(Link& link);
 

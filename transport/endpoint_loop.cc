@@ -129,8 +129,7 @@ void Endpoint::Impl::done(Ticket& ticket, Status status) {
   }
   PeerState* peer = find_peer(posted.peer);
   if (!status && peer != nullptr) {
-    const auto link = std::ranges::find(peer->links, posted.rail, &Link::rail);
-    link_failed(*peer, *link, status.error());
+    link_failed(*peer, *find_link(*peer, posted.rail), status.error());
   }
   give_back(posted);
 }

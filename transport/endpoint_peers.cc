@@ -96,14 +96,18 @@ Link& Endpoint::Impl::choose_link(PeerState& peer, const Operation& operation, s
   return best != nullptr ? *best : *std::ranges::min_element(peer.links, {}, &Link::failed_until);
 }
 
-Result<RailPeer> Endpoint::Impl::reach(Link& link) {
-  if (!link.connected) {
-    auto peer = rails_[link.rail]->connect(link.address);
-    if (!peer) return peer;
-    link.peer = *peer;
-    link.connected = true;
-  }
-  return link.peer;
+Link* Endpoint::Impl::find_link(PeerState& peer, std::size_t rail) noexcept {
+  const auto found = std::ranges::find(peer.links, rail, &Link::rail);
+  return found == peer.links.end() ? nullptr : &*found;
+}
+
+Status Endpoint::Impl::reach(Link& link) {
+  if (link.connected) return {};
+  auto peer = rails_[link.rail]->connect(link.address);
+  if (!peer) return tl::unexpected(std::move(peer).error());
+  link.peer = *peer;
+  link.connected = true;
+  return {};
 }
 
 void Endpoint::Impl::hang_up(Link& link) {

@@ -174,13 +174,19 @@ Result<Rail::Post> Endpoint::Impl::post_piece(Operation& operation, PeerState& p
       operation.kind == Operation::Kind::kSend   ? rail.send(link.peer, operation.frame, posted)
       : operation.kind == Operation::Kind::kRead ? rail.read(link.peer, local(), window, posted)
                                                  : rail.write(link.peer, local(), window, posted);
+  return note_posted(std::move(result), posted, link);
+}
+
+// Counts a piece, or the grant of one, that the rail has taken.
+Result<Rail::Post> Endpoint::Impl::note_posted(Result<Rail::Post> result, Posted& posted,
+                                               Link& link) {
   if (!result || *result == Rail::Post::kTryAgain) {
     give_back(posted);
     return result;
   }
-  link.under_way += piece.size;
-  ++operation.with_rails;
-  ++operation.working;
+  link.under_way += posted.piece.size;
+  ++posted.operation->with_rails;
+  ++posted.operation->working;
   return result;
 }
 
@@ -208,10 +214,7 @@ void Endpoint::Impl::piece_over(Posted& posted, Status status) {
   const Piece piece = posted.piece;
   const bool counts = !posted.given_up;
   PeerState* peer = find_peer(posted.peer);
-  Link* link = nullptr;
-  if (peer != nullptr)
-    for (Link& one : peer->links)
-      if (one.rail == posted.rail) link = &one;
+  Link* link = peer != nullptr ? find_link(*peer, posted.rail) : nullptr;
   give_back(posted);
   if (link != nullptr) {
     link->under_way -= std::min(link->under_way, piece.size);
@@ -311,7 +314,7 @@ bool Endpoint::Impl::give_up_silent_links(PeerState& peer, Operation& operation)
   bool repeat = false;
   for (const auto& posted : posted_) {
     if (posted->operation != &operation || posted->given_up) continue;
-    const auto link = std::ranges::find(peer.links, posted->rail, &Link::rail);
+    Link* link = find_link(peer, posted->rail);
     if (!silent(*link)) continue;
     if (link->connected)
       link_failed(peer, *link, {Code::kTimedOut, "no completion for a long time"});

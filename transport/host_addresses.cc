@@ -16,7 +16,23 @@
 namespace leeway::transport {
 namespace {
 
-std::string numeric(const sockaddr* address) {
+std::vector<std::string> addresses_here() {
+  std::vector<std::string> here;
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) return here;
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(list, freeifaddrs);
+  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    if (entry->ifa_addr == nullptr) continue;
+    const std::string text = numeric_address(entry->ifa_addr);
+    if (!text.empty() && std::find(here.begin(), here.end(), text) == here.end())
+      here.push_back(text);
+  }
+  return here;
+}
+
+}  // namespace
+
+std::string numeric_address(const sockaddr* address) {
   char text[INET6_ADDRSTRLEN] = "";
   if (address->sa_family == AF_INET)
     inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(address)->sin_addr, text, sizeof text);
@@ -25,22 +41,6 @@ std::string numeric(const sockaddr* address) {
               sizeof text);
   return text;
 }
-
-std::vector<std::string> addresses_here() {
-  std::vector<std::string> here;
-  ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) return here;
-  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(list, freeifaddrs);
-  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
-    if (entry->ifa_addr == nullptr) continue;
-    const std::string text = numeric(entry->ifa_addr);
-    if (!text.empty() && std::find(here.begin(), here.end(), text) == here.end())
-      here.push_back(text);
-  }
-  return here;
-}
-
-}  // namespace
 
 bool is_loopback(const std::string& address) {
   return address.starts_with("127.") || address == "::1" || address == "localhost";
@@ -56,7 +56,7 @@ std::string own_address(const std::string& bind) {
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(list, freeaddrinfo);
   const auto here = addresses_here();
   for (const addrinfo* entry = list; entry != nullptr; entry = entry->ai_next) {
-    const std::string text = numeric(entry->ai_addr);
+    const std::string text = numeric_address(entry->ai_addr);
     // All of 127/8 is ours, though only one of it is listed.
     if (is_loopback(text) || std::find(here.begin(), here.end(), text) != here.end()) return text;
   }

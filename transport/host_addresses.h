@@ -1,6 +1,8 @@
 // IP addresses of this machine. Called while starting.
 #pragma once
 
+#include <sys/socket.h>
+
 #include <string>
 
 namespace leeway::transport {
@@ -10,5 +12,8 @@ namespace leeway::transport {
 std::string own_address(const std::string& bind);
 
 bool is_loopback(const std::string& address);
+
+// "10.0.0.1", "fe80::1"; "" for what is no IP address.
+std::string numeric_address(const sockaddr* address);
 
 }  // namespace leeway::transport

@@ -1,6 +1,5 @@
 #include "transport/inventory_netdevs.h"
 
-#include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <net/if_arp.h>
@@ -14,22 +13,14 @@
 #include <fstream>
 #include <memory>
 
+#include "transport/host_addresses.h"
+
 namespace leeway::transport {
 namespace {
 
 namespace fs = std::filesystem;
 
 constexpr int kDeepestStack = 8;  // VLAN on a bond on NICs: three
-
-std::string numeric(const sockaddr* address) {
-  char text[INET6_ADDRSTRLEN] = "";
-  if (address->sa_family == AF_INET)
-    inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(address)->sin_addr, text, sizeof text);
-  if (address->sa_family == AF_INET6)
-    inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr, text,
-              sizeof text);
-  return text;
-}
 
 // "0000:18:00.0"
 bool looks_like_pci(const std::string& name) {
@@ -98,7 +89,7 @@ std::vector<Interface> list_interfaces() {
     if (entry->ifa_addr->sa_family == AF_PACKET)
       it->infiniband =
           reinterpret_cast<const sockaddr_ll*>(entry->ifa_addr)->sll_hatype == ARPHRD_INFINIBAND;
-    if (std::string text = numeric(entry->ifa_addr); !text.empty())
+    if (std::string text = numeric_address(entry->ifa_addr); !text.empty())
       it->addresses.push_back(std::move(text));
   }
   return out;

@@ -81,7 +81,6 @@ struct Operation final : Timer {
   bool queued = false;  // in its peer's list of the waiting
   std::list<Operation*>::iterator queue_place{};
   std::uint64_t peer = 0;
-  std::string to;                  // for people
   std::vector<std::byte> frame;    // of a message
   std::shared_ptr<Region> region;  // memory of this side, kept while a rail may touch it
   std::size_t offset = 0, size = 0;

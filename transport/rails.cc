@@ -43,6 +43,7 @@ void open_addresses(const ProviderTraits& traits, const EndpointOptions& options
 
 // NICs: those of the inventory, or of it those that the addresses given are on.
 void open_nics(const ProviderTraits& traits, const EndpointOptions& options, Rails& rails) {
+  choose_provider(traits, {});  // none here: it says what there is instead
   RailRequest request{.fabric = std::string(traits.family)};
   for (const std::string& address : split(options.bind))
     if (!is_loopback(address)) request.devices.push_back(own_address(address));
@@ -57,8 +58,6 @@ void open_nics(const ProviderTraits& traits, const EndpointOptions& options, Rai
 void open_family(const ProviderTraits& traits, const EndpointOptions& options, Rails& rails) {
   if (traits.names.empty()) {
     rails.push_back(std::make_unique<HostRail>());
-  } else if (!look_for(traits, {})) {
-    choose_provider(traits, {});  // says what is there instead
   } else if (traits.pins_memory) {
     open_nics(traits, options, rails);
   } else {

@@ -10,9 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <set>
-#include <thread>
 
-#include "common/monotonic.h"
 #include "common/result.h"
 
 namespace leeway::launcher {

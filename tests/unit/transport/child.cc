@@ -1,14 +1,13 @@
 #include "tests/unit/transport/child.h"
 
 #include <doctest/doctest.h>
-#include <spawn.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <cstdlib>
-#include <cstring>
+
+#include "tests/unit/transport/self_process.h"
 
 namespace leeway::transport::testing {
 namespace {
@@ -42,27 +41,12 @@ std::vector<std::byte> get_bytes(int fd) {
 }  // namespace
 
 Child::Child(const std::string& fabric, const Node& parent, Leaves leaves) {
-  int pair[2];
-  if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0) throw std::runtime_error("socketpair");
-  pipe_ = pair[0];
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addclose(&actions, pair[0]);
-  const std::string role = std::string(kRole) + "=" + std::to_string(pair[1]) + " " + fabric + " " +
-                           (leaves == Leaves::kWhenTold ? "stay"
-                            : leaves == Leaves::kAtOnce ? "leave"
-                                                        : "speak");
-  std::vector<char*> environment;
-  for (char** entry = environ; *entry != nullptr; ++entry) environment.push_back(*entry);
-  environment.push_back(const_cast<char*>(role.c_str()));
-  environment.push_back(nullptr);
-  const char* arguments[] = {"transport_test", "--no-skip", "--test-case=child", "--minimal",
-                             nullptr};
-  const int error = posix_spawn(&pid_, "/proc/self/exe", &actions, nullptr,
-                                const_cast<char**>(arguments), environment.data());
-  posix_spawn_file_actions_destroy(&actions);
-  close(pair[1]);
-  if (error != 0) throw std::runtime_error(std::strerror(error));
+  const std::string ends = leaves == Leaves::kWhenTold ? "stay"
+                           : leaves == Leaves::kAtOnce ? "leave"
+                                                       : "speak";
+  const SelfProcess started = start_self("child", kRole, fabric + " " + ends);
+  pid_ = started.pid;
+  pipe_ = started.socket;
   put_bytes(pipe_, parent.endpoint->info().address);
   address_ = get_bytes(pipe_);
   get(pipe_, &memory_, sizeof memory_);
@@ -75,12 +59,6 @@ Child::~Child() {
 }
 
 void Child::signal(int number) const { ::kill(pid_, number); }
-
-void Child::park() {
-  char parked = 0;
-  put(pipe_, &parked, 1);
-  get(pipe_, &parked, 1);
-}
 
 void Child::kill() {
   signal(SIGKILL);
@@ -126,10 +104,6 @@ TEST_CASE("child" * doctest::skip()) {
   }
   char nothing = 0;
   while (::read(fd, &nothing, 1) > 0) {
-    endpoint->post([&] {  // its thread stands still from here on
-      put(fd, &nothing, 1);
-      while (true) ::pause();
-    });
   }
 }
 

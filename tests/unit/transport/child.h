@@ -35,8 +35,6 @@ class Child {
     return {std::make_shared<RemoteMemory>(1, Window{memory_, key_}), offset};
   }
   void signal(int number) const;
-  // Its endpoint's thread stands still outside of libfabric from here on.
-  void park();
   void kill();  // SIGKILL, and waits for the end
   int wait();   // its exit status, -1 when a signal ended it
 

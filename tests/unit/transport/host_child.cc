@@ -1,7 +1,6 @@
 #include "tests/unit/transport/host_child.h"
 
 #include <doctest/doctest.h>
-#include <spawn.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -10,6 +9,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <stdexcept>
+
+#include "tests/unit/transport/self_process.h"
 
 namespace leeway::transport::testing {
 namespace {
@@ -44,27 +45,10 @@ Greeting greeting_of(const HostNode& node, Window memory) {
 }  // namespace
 
 HostChild::HostChild(Role role, const HostNode& parent, Window memory, std::size_t bytes) {
-  int pair[2];
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
-    throw std::runtime_error("socketpair");
-  pipe_ = pair[0];
-  constexpr int kChildsFd = 100;
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, pair[1], kChildsFd);
-  const std::string entry = std::string(kRole) + "=" + std::to_string(kChildsFd) + " " +
-                            std::to_string(static_cast<int>(role)) + " " + std::to_string(bytes);
-  std::vector<char*> environment;
-  for (char** e = environ; *e != nullptr; ++e) environment.push_back(*e);
-  environment.push_back(const_cast<char*>(entry.c_str()));
-  environment.push_back(nullptr);
-  const char* arguments[] = {"host_rail_test", "--no-skip", "--test-case=host child", "--minimal",
-                             nullptr};
-  const int error = posix_spawn(&pid_, "/proc/self/exe", &actions, nullptr,
-                                const_cast<char**>(arguments), environment.data());
-  posix_spawn_file_actions_destroy(&actions);
-  close(pair[1]);
-  if (error != 0) throw std::runtime_error(std::strerror(error));
+  const SelfProcess started = start_self(
+      "host child", kRole, std::to_string(static_cast<int>(role)) + " " + std::to_string(bytes));
+  pid_ = started.pid;
+  pipe_ = started.socket;
   put(pipe_, greeting_of(parent, memory));
   const Greeting child = get(pipe_);
   address_.assign(child.address, child.address + kAddress);
