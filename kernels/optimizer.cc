@@ -10,18 +10,6 @@
 namespace leeway::kernels {
 namespace {
 
-float load_element(const Gradient& gradient, std::size_t i) {
-  switch (gradient.dtype) {
-    case Dtype::kF32:
-      return reinterpret_cast<const float*>(gradient.data)[i];
-    case Dtype::kF16:
-      return to_float(reinterpret_cast<const Half*>(gradient.data)[i]);
-    case Dtype::kBf16:
-      return to_float(reinterpret_cast<const Bfloat16*>(gradient.data)[i]);
-  }
-  return 0.0f;
-}
-
 void publish_element(const UpdatePlan& plan, std::size_t i, float w) {
   switch (plan.publish_dtype) {
     case Dtype::kF32:

@@ -2,7 +2,7 @@
 // with --fmad=false: see kernels/optimizer.h, "same bits everywhere".
 #include <stdexcept>
 
-#include "kernels/device_math.cuh"
+#include "kernels/gradient.cuh"
 
 namespace leeway::kernels::LEEWAY_DEVICE {
 
@@ -17,7 +17,7 @@ __global__ void update_kernel(UpdatePlan plan, DeviceGradients gradients) {
     float g = 0.0f;
     for (std::size_t n = 0; n < plan.gradient_count; ++n) {
       const Gradient& gradient = gradients.list[n];
-      g = g + load_element(gradient.data, gradient.dtype, i) * gradient.inverse_scale;
+      g = g + load_gradient(gradient, i) * gradient.inverse_scale;
     }
     float unused = 0.0f;
     float& m = kOptimizer == Optimizer::kSgd ? unused : plan.m[i];

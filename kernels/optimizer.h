@@ -29,6 +29,7 @@
 #include <span>
 
 #include "common/tensor.h"
+#include "kernels/gradient.h"
 
 namespace leeway::kernels {
 
@@ -46,12 +47,6 @@ struct Hyper {
   float beta2 = 0.999f;
   float epsilon = 1e-8f;
   float weight_decay = 0.0f;
-};
-
-struct Gradient {
-  const std::byte* data = nullptr;  // `elements` of dtype
-  Dtype dtype = Dtype::kF16;        // kF16, kBf16 or kF32
-  float inverse_scale = 1.0f;       // 1 / the scale that the worker multiplied by
 };
 
 struct UpdateArgs {
