@@ -288,7 +288,10 @@ Effects Consistency::initial_published() {
 
 void Consistency::close(WorkerId id, WorkerState& worker, bool committed,
                         std::vector<std::byte> state) {
-  EndedStep step{.clock = worker.ended, .committed = committed, .worker_state = std::move(state)};
+  EndedStep step{.clock = worker.ended,
+                 .committed = committed,
+                 .worker_state = std::move(state),
+                 .based_on = worker.based_on};
   if (worker.open) {
     if (committed) {
       step.slab = worker.open->slab;

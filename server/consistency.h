@@ -153,6 +153,7 @@ class Consistency {
   Clock clock_;                   // per_clock: the clock to be applied next
   std::vector<StepId> applying_;  // steps in the update that runs
   bool update_runs_ = false;
+  std::uint64_t updates_ = 0;  // started in this run of the server
   std::uint64_t arrivals_ = 0;
   // Reads of steps that were dropped meanwhile: the slab comes back after the last one.
   struct Draining {

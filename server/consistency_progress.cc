@@ -13,6 +13,11 @@ namespace {
 // Steps in one pass; more would only delay the pulls that wait for the first.
 constexpr std::size_t kMostSums = 8;
 
+// The step as a part of the update that follows so many.
+Contribution contribution(StepId id, EndedStep& step, std::uint64_t updates) {
+  return {id, *step.slab, std::move(step.scales), updates - step.based_on};
+}
+
 }  // namespace
 
 void Consistency::advance(Effects& effects) {
@@ -58,7 +63,7 @@ bool Consistency::next_by_push(Effects& effects) {
     EndedStep& step = worker.steps[worker.in_update++];
     applying_.push_back(id);
     if (step.committed && step.slab)
-      apply.sums.push_back({{{id, *step.slab, std::move(step.scales)}}, 1.0f});
+      apply.sums.push_back({{contribution(id, step, updates_ + apply.sums.size())}, 1.0f});
     return true;
   });
   if (applying_.empty()) return false;
@@ -72,6 +77,7 @@ bool Consistency::next_by_push(Effects& effects) {
 
 void Consistency::start_update(Apply apply, Effects& effects) {
   update_runs_ = true;
+  updates_ += apply.sums.size();
   effects.emplace_back(std::move(apply));
 }
 
@@ -97,7 +103,7 @@ bool Consistency::next_by_clock(Effects& effects) {
     applying_.push_back({id, clock_});
     worker.in_update = 1;
     if (step.committed && step.slab)
-      sum.contributions.push_back({{id, clock_}, *step.slab, std::move(step.scales)});
+      sum.contributions.push_back(contribution({id, clock_}, step, updates_));
   }
   if (sum.contributions.empty()) {
     finish_update();  // no gradient at all: the clock advances, versions stay
@@ -164,6 +170,7 @@ void Consistency::answer_pulls(Effects& effects) {
                       .slowest = Gate::slowest(workers_),
                       .entries = std::move(worker.pull->entries)};
     worker.answered = worker.pull->request;
+    worker.based_on = updates_;
     worker.pull.reset();
     effects.emplace_back(std::move(answer));
   }

@@ -62,6 +62,9 @@ struct Contribution {
   StepId step;
   std::uint32_t slab = 0;
   std::vector<float> scales;  // by local partition
+  // How many updates this shard has had since the weights were given that the gradient was computed
+  // on, those before this one in the same Apply included.
+  std::uint64_t staleness = 0;
 };
 
 // One update: the sum of the contributions, in this order, times `weight`.

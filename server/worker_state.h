@@ -45,6 +45,7 @@ struct EndedStep {
   std::optional<std::uint32_t> slab;  // committed, and the shard is not empty
   std::vector<float> scales;
   std::vector<std::byte> worker_state;
+  std::uint64_t based_on = 0;  // updates that the weights held on which it was computed
 };
 
 // A pull that waits for the gate, or for the rest of its messages.
@@ -73,6 +74,7 @@ struct WorkerState {
   std::deque<EndedStep> steps;      // ended, not applied; clocks ascend
   std::optional<PendingPull> pull;
   std::optional<std::uint32_t> answered;  // the last request that was answered
+  std::uint64_t based_on = 0;             // updates in the weights that it gave
   std::vector<std::byte> state;           // given with the last applied step
 
   // What the weights hold once the update that runs is done: what a pull that is answered now gets.

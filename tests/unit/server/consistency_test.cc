@@ -466,4 +466,21 @@ TEST_CASE("a worker that finished is not waited for") {
   }
 }
 
+TEST_CASE("a contribution says how many updates came since the weights it was computed on") {
+  CoreFixture s({.staleness = Bound{2}, .workers = 2});
+  s.pull(0, 0, 1, 2);
+  s.pull(1, 0, 1, 2);
+  s.step(0, 0);
+  REQUIRE(s.updates.size() == 1);
+  CHECK(s.updates[0].sums[0].contributions[0].staleness == 0);
+  s.pull(0, 1, 2, 2);  // answered with what the running update leaves
+  s.step(0, 1);
+  s.step(1, 0);
+  s.finish_update();
+  REQUIRE(s.updates.size() == 2);
+  REQUIRE(s.updates[1].sums.size() == 2);
+  CHECK(s.updates[1].sums[0].contributions[0].staleness == 0);
+  CHECK(s.updates[1].sums[1].contributions[0].staleness == 2);
+}
+
 }  // namespace leeway::server
