@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <stdexcept>
 
 namespace leeway {
 
@@ -12,11 +13,15 @@ void JobSettings::describe(Knobs& k) {
   k.add("update", update, "apply each step as it comes, or average the steps of one clock");
   k.add("optimizer", optimizer, "the servers' update rule");
   k.add("learning_rate", learning_rate, "per update", "step size of the optimizer");
-  k.add("momentum", momentum, "0..1", "for optimizer = momentum");
-  k.add("beta1", beta1, "0..1", "adam: decay of the first moment");
-  k.add("beta2", beta2, "0..1", "adam: decay of the second moment");
-  k.add("epsilon", epsilon, "a small number", "adam: added to the root of the second moment");
-  k.add("weight_decay", weight_decay, "per update", "L2 penalty added to the gradient");
+  k.add("momentum", momentum, "0..1", "momentum, nesterov, delayed_nesterov: what stays of it");
+  k.add("momentum_period", momentum_period, "updates",
+        "delayed_nesterov: the momentum takes part in each so-many-th update");
+  k.add("beta1", beta1, "0..1", "adam, adamw: decay of the first moment");
+  k.add("beta2", beta2, "0..1", "adam, adamw: decay of the second moment");
+  k.add("epsilon", epsilon, "a small number",
+        "adam, adamw, adagrad: added to the root of the second moment");
+  k.add("weight_decay", weight_decay, "per update",
+        "L2 penalty added to the gradient; adamw: taken off the weights, times the learning rate");
   k.add("pull_dtype", pull_dtype, "how weights travel to the workers");
   k.add("checksum", checksum, "of pushed payloads: servers verify what they read");
   k.add("loss_scale_initial", loss_scale_initial, "a power of two",
@@ -41,6 +46,12 @@ void JobSettings::describe(Knobs& k) {
 
 Dtype JobSettings::pull_type() const { return *parse_dtype(pull_dtype.value); }
 
+Optimizer JobSettings::optimizer_type() const {
+  for (const OptimizerKind& kind : kOptimizerKinds)
+    if (kind.name == optimizer.value) return kind.optimizer;
+  throw std::logic_error("a Choice holds one of its words");
+}
+
 Result<JobSettings> JobSettings::from_values(const std::map<std::string, std::string>& values) {
   JobSettings settings;
   Knobs knobs;
@@ -60,6 +71,7 @@ Status JobSettings::check() const {
   if (learning_rate < 0) return bad(fmt::format("learning_rate = {} is negative", learning_rate));
   if (momentum < 0 || momentum >= 1)
     return bad(fmt::format("momentum = {} is not in [0, 1)", momentum));
+  if (momentum_period == 0) return bad("momentum_period must be at least 1");
   if (beta1 < 0 || beta1 >= 1) return bad(fmt::format("beta1 = {} is not in [0, 1)", beta1));
   if (beta2 < 0 || beta2 >= 1) return bad(fmt::format("beta2 = {} is not in [0, 1)", beta2));
   if (epsilon <= 0) return bad(fmt::format("epsilon = {} is not positive", epsilon));

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "common/knobs.h"
+#include "common/optimizer.h"
 #include "common/tensor.h"
 
 namespace leeway {
@@ -18,9 +19,10 @@ struct JobSettings {
   Choice update{"per_push", {"per_push", "per_clock"}};
 
   // The servers' optimizer.
-  Choice optimizer{"momentum", {"sgd", "momentum", "adam"}};
+  Choice optimizer{"momentum", optimizer_names()};
   double learning_rate = 0.01;
   double momentum = 0.9;
+  std::uint32_t momentum_period = 4;
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;
@@ -51,6 +53,7 @@ struct JobSettings {
   // Binds every field above; the Knobs must not outlive this.
   void describe(Knobs& knobs);
   Dtype pull_type() const;
+  Optimizer optimizer_type() const;
   bool per_clock() const { return update.value == "per_clock"; }
 
   // From what the scheduler sent: a name that is not known or a value that does not parse means

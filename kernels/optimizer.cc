@@ -33,7 +33,7 @@ void update_all(const UpdatePlan& plan, bool publish) {
       g = g + load_element(plan.gradients[n], i) * plan.gradients[n].inverse_scale;
     float& m = state_arrays(kOptimizer) > 0 ? plan.m[i] : unused;
     float& v = state_arrays(kOptimizer) > 1 ? plan.v[i] : unused;
-    const float w = step_element<kOptimizer>(plan, g, plan.master[i], m, v);
+    const float w = step_element<kOptimizer, Scalar>(plan.coefficients, g, plan.master[i], m, v);
     plan.master[i] = w;
     if (publish && plan.publish != nullptr) publish_element(plan, i, w);
   }
@@ -42,43 +42,36 @@ void update_all(const UpdatePlan& plan, bool publish) {
 }  // namespace
 
 void scalar::update(const UpdatePlan* plans, std::size_t count) {
-  for (std::size_t n = 0; n < count; ++n) {
-    const bool last = n + 1 == count;
-    switch (plans[n].optimizer) {
-      case Optimizer::kSgd:
-        update_all<Optimizer::kSgd>(plans[n], last);
-        break;
-      case Optimizer::kMomentum:
-        update_all<Optimizer::kMomentum>(plans[n], last);
-        break;
-      case Optimizer::kAdam:
-        update_all<Optimizer::kAdam>(plans[n], last);
-        break;
-    }
-  }
+  for (std::size_t n = 0; n < count; ++n)
+    with_optimizer(plans[n].optimizer,
+                   [&](auto optimizer) { update_all<optimizer.value>(plans[n], n + 1 == count); });
 }
 
 UpdatePlan plan_update(Optimizer optimizer, const Hyper& hyper, const UpdateArgs& args) {
   LEEWAY_CHECK(!args.gradients.empty());
+  const double rate = hyper.learning_rate;
+  const auto correction = [&](float beta) {
+    return 1.0 - std::pow(static_cast<double>(beta), static_cast<double>(args.step));
+  };
   UpdatePlan plan;
   plan.optimizer = optimizer;
   plan.publish_dtype = args.publish_dtype;
-  plan.weight = args.weight;
-  plan.learning_rate = hyper.learning_rate;
-  plan.momentum = hyper.momentum;
-  plan.beta1 = hyper.beta1;
-  plan.one_minus_beta1 = 1.0f - hyper.beta1;
-  plan.beta2 = hyper.beta2;
-  plan.one_minus_beta2 = 1.0f - hyper.beta2;
-  plan.epsilon = hyper.epsilon;
-  plan.weight_decay = hyper.weight_decay;
-  if (optimizer == Optimizer::kAdam) {
-    const auto step = static_cast<double>(args.step);
-    plan.step_size = static_cast<float>(hyper.learning_rate /
-                                        (1.0 - std::pow(static_cast<double>(hyper.beta1), step)));
-    plan.root_correction =
-        static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(static_cast<double>(hyper.beta2), step)));
-  }
+  plan.coefficients = {
+      .decays = hyper.weight_decay != 0.0f,
+      .gathers = args.step % hyper.momentum_period != 0,
+      .weight = args.weight,
+      .weight_decay = optimizer == Optimizer::kAdamW ? static_cast<float>(rate * hyper.weight_decay)
+                                                     : hyper.weight_decay,
+      .learning_rate = static_cast<float>(rate),
+      .momentum = hyper.momentum,
+      .share = static_cast<float>(1.0 / hyper.momentum_period),
+      .beta1 = hyper.beta1,
+      .one_minus_beta1 = 1.0f - hyper.beta1,
+      .beta2 = hyper.beta2,
+      .one_minus_beta2 = 1.0f - hyper.beta2,
+      .epsilon = hyper.epsilon,
+      .step_size = static_cast<float>(rate / correction(hyper.beta1)),
+      .root_correction = static_cast<float>(1.0 / std::sqrt(correction(hyper.beta2)))};
   plan.gradients = args.gradients.data();
   plan.gradient_count = args.gradients.size();
   plan.elements = args.elements;

@@ -20,9 +20,9 @@ __global__ void update_kernel(UpdatePlan plan, DeviceGradients gradients) {
       g = g + load_gradient(gradient, i) * gradient.inverse_scale;
     }
     float unused = 0.0f;
-    float& m = kOptimizer == Optimizer::kSgd ? unused : plan.m[i];
-    float& v = kOptimizer == Optimizer::kAdam ? plan.v[i] : unused;
-    const float w = step_element<kOptimizer>(plan, g, plan.master[i], m, v);
+    float& m = state_arrays(kOptimizer) > 0 ? plan.m[i] : unused;
+    float& v = state_arrays(kOptimizer) > 1 ? plan.v[i] : unused;
+    const float w = step_element<kOptimizer, Scalar>(plan.coefficients, g, plan.master[i], m, v);
     plan.master[i] = w;
     if (plan.publish != nullptr) store_element(plan.publish, plan.publish_dtype, i, w);
   }
@@ -33,9 +33,8 @@ void update(Stream stream, const UpdatePlan& plan) {
     throw std::invalid_argument("update: more gradients than one launch takes");
   DeviceGradients gradients;
   for (std::size_t n = 0; n < plan.gradient_count; ++n) gradients.list[n] = plan.gradients[n];
-  auto* kernel = plan.optimizer == Optimizer::kSgd        ? update_kernel<Optimizer::kSgd>
-                 : plan.optimizer == Optimizer::kMomentum ? update_kernel<Optimizer::kMomentum>
-                                                          : update_kernel<Optimizer::kAdam>;
+  auto* kernel = with_optimizer(
+      plan.optimizer, [](auto optimizer) { return &update_kernel<decltype(optimizer)::value>; });
   launch(kernel, shape_for(static_cast<std::int64_t>(plan.elements)), stream, plan, gradients);
 }
 

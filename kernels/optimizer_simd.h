@@ -25,53 +25,28 @@ void publish_vector(std::byte* publish, Dtype dtype, std::size_t i, typename V::
   kStream ? V::stream_packed(to, packed) : V::store_packed(to, packed);
 }
 
-// step_element() of update_plan.h, a vector at a time.
+// step_element() of update_rules.h, on a vector of the arrays.
 template <typename V, Optimizer kOptimizer>
 class Step {
   using F = typename V::F;
 
  public:
-  explicit Step(const UpdatePlan& plan)
-      : decays_(plan.weight_decay != 0.0f),
-        weight_(V::set(plan.weight)),
-        learning_rate_(V::set(plan.learning_rate)),
-        momentum_(V::set(plan.momentum)),
-        beta1_(V::set(plan.beta1)),
-        one_minus_beta1_(V::set(plan.one_minus_beta1)),
-        beta2_(V::set(plan.beta2)),
-        one_minus_beta2_(V::set(plan.one_minus_beta2)),
-        epsilon_(V::set(plan.epsilon)),
-        weight_decay_(V::set(plan.weight_decay)),
-        step_size_(V::set(plan.step_size)),
-        root_correction_(V::set(plan.root_correction)) {}
+  explicit Step(const UpdatePlan& plan) : coefficients_(broadcast<V>(plan.coefficients)) {}
 
   // Updates one vector at these addresses; returns the new weights.
   F operator()(F g, float* master, float* m_at, float* v_at) const {
-    const F w = V::load(master);
-    g = g * weight_;
-    if (decays_) g = g + weight_decay_ * w;
-    F updated;
-    if constexpr (kOptimizer == Optimizer::kSgd) {
-      updated = w - learning_rate_ * g;
-    } else if constexpr (kOptimizer == Optimizer::kMomentum) {
-      const F m = momentum_ * V::load(m_at) + g;
-      V::store(m_at, m);
-      updated = w - learning_rate_ * m;
-    } else {
-      const F m = beta1_ * V::load(m_at) + one_minus_beta1_ * g;
-      const F v = beta2_ * V::load(v_at) + (one_minus_beta2_ * g) * g;
-      V::store(m_at, m);
-      V::store(v_at, v);
-      updated = w - (step_size_ * m) / (V::sqrt(v) * root_correction_ + epsilon_);
-    }
-    V::store(master, updated);
-    return updated;
+    F m = V::set(0.0f), v = V::set(0.0f);
+    if constexpr (state_arrays(kOptimizer) > 0) m = V::load(m_at);
+    if constexpr (state_arrays(kOptimizer) > 1) v = V::load(v_at);
+    const F w = step_element<kOptimizer, V>(coefficients_, g, V::load(master), m, v);
+    if constexpr (state_arrays(kOptimizer) > 0) V::store(m_at, m);
+    if constexpr (state_arrays(kOptimizer) > 1) V::store(v_at, v);
+    V::store(master, w);
+    return w;
   }
 
  private:
-  bool decays_;
-  F weight_, learning_rate_, momentum_, beta1_, one_minus_beta1_, beta2_, one_minus_beta2_;
-  F epsilon_, weight_decay_, step_size_, root_correction_;
+  const Coefficients<V> coefficients_;
 };
 
 // Fewer than a vector's elements, through padded copies.
@@ -158,14 +133,8 @@ void update_all(const UpdatePlan* plans, std::size_t updates) {
 
 template <typename V>
 void update(const UpdatePlan* plans, std::size_t count) {
-  switch (plans[0].optimizer) {
-    case Optimizer::kSgd:
-      return update_all<V, Optimizer::kSgd>(plans, count);
-    case Optimizer::kMomentum:
-      return update_all<V, Optimizer::kMomentum>(plans, count);
-    case Optimizer::kAdam:
-      return update_all<V, Optimizer::kAdam>(plans, count);
-  }
+  with_optimizer(plans[0].optimizer,
+                 [&](auto optimizer) { update_all<V, optimizer.value>(plans, count); });
 }
 
 }  // namespace leeway::kernels::simd

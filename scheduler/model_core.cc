@@ -62,8 +62,7 @@ SettingValues values_of(JobSettings settings) {
 }
 
 std::uint32_t state_arrays(const JobSettings& settings) {
-  if (settings.optimizer.value == "sgd") return 0;
-  return settings.optimizer.value == "adam" ? 2 : 1;
+  return static_cast<std::uint32_t>(leeway::state_arrays(settings.optimizer_type()));
 }
 
 ModelCore::ModelCore(SettingValues person, std::optional<storage::Manifest> restore)
@@ -140,8 +139,10 @@ Status ModelCore::same_as_checkpoint(const std::vector<rpc::TensorSpec>& tensors
   const std::string name = fmt::format("checkpoint {}", restore_->id);
   if (const auto text = difference(saved, name, tensors, "the program's model"))
     return fail(Code::kRefused, fmt::format("{}{}", *text, kRemedy));
-  if (restore_->state_arrays != state_arrays(settings)) {
-    const auto it = restore_->settings.find("optimizer");
+  // Two optimizers may keep as many arrays and mean other things by them.
+  const auto it = restore_->settings.find("optimizer");
+  const bool other = it != restore_->settings.end() && it->second != settings.optimizer.value;
+  if (other || restore_->state_arrays != state_arrays(settings)) {
     return fail(Code::kRefused,
                 fmt::format("{} was written with optimizer = {} and this run has optimizer = {}{}",
                             name, it == restore_->settings.end() ? "?" : it->second,

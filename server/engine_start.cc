@@ -13,19 +13,14 @@
 namespace leeway::server {
 namespace {
 
-kernels::Optimizer optimizer_of(const JobSettings& settings) {
-  if (settings.optimizer.value == "sgd") return kernels::Optimizer::kSgd;
-  if (settings.optimizer.value == "adam") return kernels::Optimizer::kAdam;
-  return kernels::Optimizer::kMomentum;
-}
-
 kernels::Hyper hyper_of(const JobSettings& settings) {
   return {.learning_rate = static_cast<float>(settings.learning_rate),
           .momentum = static_cast<float>(settings.momentum),
           .beta1 = static_cast<float>(settings.beta1),
           .beta2 = static_cast<float>(settings.beta2),
           .epsilon = static_cast<float>(settings.epsilon),
-          .weight_decay = static_cast<float>(settings.weight_decay)};
+          .weight_decay = static_cast<float>(settings.weight_decay),
+          .momentum_period = settings.momentum_period};
 }
 
 SlabRule rule_of(const EngineConfig& config) {
@@ -45,7 +40,7 @@ std::vector<transport::Bundle> bundles_of(const EngineConfig& config) {
 }
 
 ShardLayout layout_of(const EngineConfig& config, const std::vector<transport::Bundle>& bundles) {
-  ShardShape shape{.state_arrays = kernels::state_arrays(optimizer_of(config.settings)),
+  ShardShape shape{.state_arrays = state_arrays(config.settings.optimizer_type()),
                    .pull_dtype = config.settings.pull_type()};
   for (const transport::Bundle& bundle : bundles) shape.elements.push_back(bundle.elements);
   return value_or_throw(lay_out(shape, rule_of(config)));
@@ -65,7 +60,7 @@ Engine::Engine(std::unique_ptr<transport::Endpoint> endpoint, EngineConfig confi
     : config_(std::move(config)),
       bundles_(bundles_of(config_)),
       layout_(layout_of(config_, bundles_)),
-      optimizer_(optimizer_of(config_.settings)),
+      optimizer_(config_.settings.optimizer_type()),
       hyper_(hyper_of(config_.settings)),
       masters_(allocate(*endpoint, layout_.master_bytes(), transport::Access::kOwn)),
       published_(allocate(*endpoint, layout_.published_bytes(), transport::Access::kOwn)),

@@ -3,7 +3,6 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <functional>
 #include <new>
@@ -118,14 +117,16 @@ double median(std::vector<double> values) {
 struct Subject {
   const char* name;
   Optimizer optimizer;
-  double bytes_per_element;  // read and written
+  double bytes_per_element;  // read and written: gradient and publish 2 each, 8 for each FP32 array
 };
 
-constexpr std::array kSubjects = {
-    Subject{"sgd", Optimizer::kSgd, 12},
-    Subject{"momentum", Optimizer::kMomentum, 20},
-    Subject{"adam", Optimizer::kAdam, 28},
-};
+std::vector<Subject> subjects() {
+  std::vector<Subject> all;
+  for (const OptimizerKind& kind : kOptimizerKinds)
+    all.push_back({kind.name.data(), kind.optimizer, 12.0 + 8.0 * kind.state_arrays});
+  return all;
+}
+
 constexpr double kTriadBytes = 12;
 
 Case summarise(const Subject& subject, int threads, const std::vector<double>& values,
@@ -162,20 +163,21 @@ std::vector<Case> run_apply(const ApplyOptions& options) {
   check_options(options);
   const std::size_t elements = options.master_bytes / sizeof(float);
   const Arrays arrays(elements);
+  const std::vector<Subject> measured = subjects();
   std::vector<Case> cases;
   for (int threads : options.threads) {
     std::vector<double> limits;
-    std::array<std::vector<double>, kSubjects.size()> values;
+    std::vector<std::vector<double>> values(measured.size());
     for (int round = 0; round < options.rounds; ++round) {
       limits.push_back(measure(elements, threads, kTriadBytes,
                                [&](std::size_t b, std::size_t e) { triad(arrays, b, e); }));
-      for (std::size_t s = 0; s < kSubjects.size(); ++s)
+      for (std::size_t s = 0; s < measured.size(); ++s)
         values[s].push_back(measure(
-            elements, threads, kSubjects[s].bytes_per_element,
-            [&](std::size_t b, std::size_t e) { apply(kSubjects[s].optimizer, arrays, b, e); }));
+            elements, threads, measured[s].bytes_per_element,
+            [&](std::size_t b, std::size_t e) { apply(measured[s].optimizer, arrays, b, e); }));
     }
-    for (std::size_t s = 0; s < kSubjects.size(); ++s)
-      cases.push_back(summarise(kSubjects[s], threads, values[s], limits));
+    for (std::size_t s = 0; s < measured.size(); ++s)
+      cases.push_back(summarise(measured[s], threads, values[s], limits));
   }
   return cases;
 }

@@ -299,6 +299,9 @@ TEST_CASE("a checkpoint of another model is refused by the tensor's name") {
   model.settings["optimizer"] = "adam";
   CHECK(contains(error_of(job.core.declare(job.worker(0), model, job.now)),
                  "optimizer = momentum and this run has optimizer = adam"));
+  model.settings["optimizer"] = "nesterov";  // as many arrays, of another meaning
+  CHECK(contains(error_of(job.core.declare(job.worker(0), model, job.now)),
+                 "this run has optimizer = nesterov"));
   CHECK(job.core.declare(job.worker(0), small_model(), job.now).has_value());
 
   setup.restore = "000009";

@@ -8,25 +8,16 @@
 
 namespace leeway::worker {
 
-namespace {
-
-kernels::Optimizer optimizer_of(const JobSettings& settings) {
-  if (settings.optimizer.value == "sgd") return kernels::Optimizer::kSgd;
-  return settings.optimizer.value == "adam" ? kernels::Optimizer::kAdam
-                                            : kernels::Optimizer::kMomentum;
-}
-
-}  // namespace
-
 LocalParameters::LocalParameters(const JobSettings& settings)
     : dtype_(settings.pull_type()),
-      optimizer_(optimizer_of(settings)),
+      optimizer_(settings.optimizer_type()),
       hyper_{.learning_rate = static_cast<float>(settings.learning_rate),
              .momentum = static_cast<float>(settings.momentum),
              .beta1 = static_cast<float>(settings.beta1),
              .beta2 = static_cast<float>(settings.beta2),
              .epsilon = static_cast<float>(settings.epsilon),
-             .weight_decay = static_cast<float>(settings.weight_decay)} {}
+             .weight_decay = static_cast<float>(settings.weight_decay),
+             .momentum_period = settings.momentum_period} {}
 
 nn::ParameterIndex LocalParameters::declare(std::string name, Shape shape,
                                             std::span<const float> initial) {
