@@ -28,6 +28,7 @@ std::vector<std::byte> encode(const EndpointAddress& address) {
     out.put(static_cast<std::uint8_t>(rail.family.size()));
     out.put(std::as_bytes(std::span(rail.family)));
     out.put(rail.megabits);
+    out.put(static_cast<std::uint8_t>(rail.near ? 1 : 0));
     out.put(static_cast<std::uint16_t>(rail.raw.size()));
     out.put(std::span<const std::byte>(rail.raw));
   }
@@ -63,6 +64,9 @@ Result<EndpointAddress> decode_address(std::span<const std::byte> bytes) {
       rail.family.push_back(c);
     }
     rail.megabits = in.get<std::uint32_t>();
+    const auto near = in.get<std::uint8_t>();
+    if (near > 1) return malformed();
+    rail.near = near == 1;
     const auto raw_length = in.get<std::uint16_t>();
     if (raw_length > kMaxRaw) return malformed();
     const auto raw = in.take(raw_length);
@@ -85,7 +89,9 @@ std::vector<RailPair> pair_rails(const EndpointAddress& ours, const EndpointAddr
     const auto turn = static_cast<std::size_t>(
         std::count_if(ours.rails.begin(), ours.rails.begin() + static_cast<std::ptrdiff_t>(i),
                       [&](const RailAddress& rail) { return rail.family == family; }));
-    pairs.push_back({i, of_family[turn % of_family.size()], shared ? 0 : 1});
+    const std::size_t other = of_family[turn % of_family.size()];
+    const bool near = ours.rails[i].near && theirs.rails[other].near;
+    pairs.push_back({i, other, shared ? 0 : near ? 1 : 2});
   }
   return pairs;
 }

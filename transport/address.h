@@ -9,7 +9,7 @@
 //        8    8  id of the endpoint, random: a process that comes back at the same place is another
 //       16    8  host: equal ids mean that both can share memory; 0 = not known
 //       24    rails * { 1 n | n bytes of family | 4 rate in Mbit/s, 0 = not known
-//                       | 2 n | n bytes of the rail's own address }
+//                       | 1 near (0 or 1) | 2 n | n bytes of the rail's own address }
 //
 // Plain values, any thread.
 #pragma once
@@ -27,6 +27,7 @@ namespace leeway::transport {
 struct RailAddress {
   std::string family;  // efa | verbs | tcp | shm
   std::uint32_t megabits = 0;
+  bool near = true;  // to what its process computes on
   std::vector<std::byte> raw;
 };
 
@@ -47,7 +48,7 @@ struct RailPair {
   int preference = 0;
 };
 // Rails of one family meet in their order, ours going round when the peer has fewer. Shared memory
-// comes first, and only on one host.
+// comes first, and only on one host; then rails that are near at both ends.
 std::vector<RailPair> pair_rails(const EndpointAddress& ours, const EndpointAddress& theirs);
 
 }  // namespace leeway::transport

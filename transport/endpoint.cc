@@ -23,10 +23,11 @@ Endpoint::Impl::Impl(std::vector<std::unique_ptr<Rail>> rails, const EndpointOpt
   info_.max_message = SIZE_MAX;
   for (const auto& rail : rails_) {
     const RailInfo& its = rail->info();
-    address_.rails.push_back({std::string(its.traits->family), its.megabits, its.address});
+    address_.rails.push_back(
+        {std::string(its.traits->family), its.megabits, its.near, its.address});
     info_.max_message = std::min(info_.max_message, its.max_message - kFrameHeader);
-    info_.rails.push_back(
-        {std::string(its.traits->family), its.provider, its.device, its.printable, its.megabits});
+    info_.rails.push_back({std::string(its.traits->family), its.provider, its.device, its.printable,
+                           its.megabits, its.numa_node, its.near});
   }
   info_.fabric = info_.rails.front().fabric;
   info_.provider = info_.rails.front().provider;
@@ -55,11 +56,15 @@ EndpointCounters Endpoint::Impl::counters() const noexcept {
 
 std::string describe(const EndpointInfo& info) {
   std::vector<std::string> rails;
-  for (const EndpointInfo::Rail& rail : info.rails)
+  for (const EndpointInfo::Rail& rail : info.rails) {
+    std::vector<std::string> notes;
+    if (rail.megabits != 0 && rail.fabric != "shm")
+      notes.push_back(fmt::format("{:g} Gbit/s", rail.megabits / 1000.0));
+    if (rail.numa_node >= 0) notes.push_back(fmt::format("NUMA node {}", rail.numa_node));
+    if (!rail.near) notes.emplace_back("far from the GPU, in reserve");
     rails.push_back(fmt::format("{} on {} at {}{}", rail.provider, rail.device, rail.printable,
-                                rail.megabits == 0 || rail.fabric == "shm"
-                                    ? ""
-                                    : fmt::format(" ({:g} Gbit/s)", rail.megabits / 1000.0)));
+                                notes.empty() ? "" : fmt::format(" ({})", fmt::join(notes, ", "))));
+  }
   return fmt::format("{}", fmt::join(rails, " and "));
 }
 

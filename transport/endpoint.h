@@ -37,6 +37,10 @@ struct EndpointOptions {
   std::uint16_t port = 0;    // there; 0 = any that is free
   std::uint32_t peers = 16;  // how many it will talk to: sizes queues, FI_UNIVERSE_SIZE
   std::string thread_name = "fabric";
+  // The GPU that this process computes on, by its PCI address; "auto": as LOCAL_RANK and
+  // CUDA_VISIBLE_DEVICES say; empty: none. Its near NICs carry what the process moves, the others
+  // only when all of those have failed.
+  std::string gpu;
   // Longest piece of a read or write that goes to the provider at once; longer ones go in several.
   std::size_t max_transfer = std::size_t{1} << 30;
 };
@@ -49,6 +53,8 @@ struct EndpointInfo {
     std::string device;          // domain or NIC name
     std::string printable;       // for people: "fi_sockaddr_in://127.0.0.1:40123"
     std::uint32_t megabits = 0;  // per second, 0 = not known
+    int numa_node = -1;          // of the NIC, -1 = not known
+    bool near = true;            // to EndpointOptions::gpu
   };
   std::vector<Rail> rails;
   std::string fabric, provider, device, printable;  // of the first

@@ -45,6 +45,9 @@ Result<Peer> Endpoint::Impl::connect(std::span<const std::byte> address) {
     link.rail = pair.ours;
     link.window = pair.theirs;
     link.preference = pair.preference;
+    const std::uint32_t rate = rails_[pair.ours]->info().megabits;
+    const std::uint32_t other = theirs->rails[pair.theirs].megabits;
+    link.megabits = std::max(1u, rate == 0 ? other : other == 0 ? rate : std::min(rate, other));
     link.address = theirs->rails[pair.theirs].raw;
   }
   std::ranges::stable_sort(state->links, {}, &Link::preference);
@@ -83,8 +86,7 @@ Link& Endpoint::Impl::choose_link(PeerState& peer, const Operation& operation, s
   const TimePoint now = MonotonicClock::now();
   const bool message = operation.kind == Operation::Kind::kSend;
   const auto load = [&](const Link& link) {
-    const double rate = std::max(1u, rails_[link.rail]->info().megabits);
-    return static_cast<double>(link.under_way + size) / rate;
+    return static_cast<double>(link.under_way + size) / link.megabits;
   };
   Link* best = nullptr;
   for (Link& link : peer.links) {

@@ -52,7 +52,7 @@ std::string printable_address(fid_av* addresses, const void* raw) {
 
 }  // namespace
 
-FabricRail::FabricRail(Choice choice, std::uint32_t peers) {
+FabricRail::FabricRail(Choice choice, std::uint32_t peers, const Standing& standing) {
   const KeepSignals keep;
   domain_ = std::make_shared<FabricDomain>(std::move(choice));
   const fi_info& info = *domain_->info;
@@ -63,6 +63,9 @@ FabricRail::FabricRail(Choice choice, std::uint32_t peers) {
   info_.max_transfer = std::max<std::size_t>(1, info.ep_attr->max_msg_size);
   if (info.nic != nullptr && info.nic->link_attr != nullptr)
     info_.megabits = static_cast<std::uint32_t>(info.nic->link_attr->speed / 1'000'000);
+  if (info_.megabits == 0) info_.megabits = standing.megabits;
+  info_.numa_node = standing.numa_node;
+  info_.near = standing.near;
   open_objects(peers);
   describe();
 }

@@ -20,8 +20,14 @@ namespace leeway::transport {
 
 class FabricRail final : public Rail {
  public:
+  // What the machine's inventory says of its NIC.
+  struct Standing {
+    std::uint32_t megabits = 0;  // for a provider that does not say
+    int numa_node = -1;
+    bool near = true;
+  };
   // `peers`: how many it will talk to; sizes its queues. Throws ConfigError.
-  FabricRail(Choice choice, std::uint32_t peers);
+  FabricRail(Choice choice, std::uint32_t peers, const Standing& standing);
   ~FabricRail() override;
 
   const RailInfo& info() const noexcept override { return info_; }

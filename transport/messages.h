@@ -59,7 +59,7 @@
 
 namespace leeway::transport {
 
-inline constexpr std::uint16_t kWireVersion = 3;
+inline constexpr std::uint16_t kWireVersion = 4;
 inline constexpr std::uint32_t kUnboundedStaleness = UINT32_MAX;
 inline constexpr std::size_t kMaxWorkerState = 512;
 

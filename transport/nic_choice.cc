@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <map>
 
 #include "common/knobs.h"
@@ -193,12 +194,21 @@ RailPlan plan(const Candidate& c, Family family) {
           .numa_node = c.nic->place.numa_node};
 }
 
+// Of all rails, near ones or not, those that are near GPU `gpu`.
+void mark_near(const NicChoice& choice, const std::string& gpu, std::vector<RailPlan>& rails) {
+  for (const GpuRails& each : choice.gpus) {
+    if (each.gpu != gpu) continue;
+    for (std::size_t i = 0; i < rails.size(); ++i)
+      rails[i].near = std::find(each.rails.begin(), each.rails.end(), i) != each.rails.end();
+  }
+}
+
 // By rate where all rates are known, else all alike.
 void weigh(std::vector<RailPlan>& rails) {
   const bool known =
       std::all_of(rails.begin(), rails.end(), [](const RailPlan& r) { return r.rate_gbps > 0; });
   double sum = 0;
-  for (RailPlan& rail : rails) sum += rail.weight = known ? rail.rate_gbps : 1;
+  for (RailPlan& rail : rails) sum += rail.weight = !rail.near ? 0 : known ? rail.rate_gbps : 1;
   for (RailPlan& rail : rails) rail.weight /= sum;
 }
 
@@ -346,20 +356,80 @@ NicChoice choose_nics(const Topology& topology, const RailRequest& request) {
 }
 
 std::vector<RailPlan> choose_rails(const Topology& topology, const RailRequest& request) {
-  const NicChoice choice = choose_nics(topology, request);
+  NicChoice choice = choose_nics(topology, request);
   if (!request.gpu) return choice.rails;
   const std::string wanted = normal_pci_address(*request.gpu);
   std::vector<std::string> addresses;
-  for (const GpuRails& gpu : choice.gpus) {
-    addresses.push_back(gpu.gpu);
-    if (gpu.gpu != wanted) continue;
-    std::vector<RailPlan> rails;
-    for (const std::size_t i : gpu.rails) rails.push_back(choice.rails[i]);
-    weigh(rails);
-    return rails;
+  for (const GpuRails& gpu : choice.gpus) addresses.push_back(gpu.gpu);
+  if (std::find(addresses.begin(), addresses.end(), wanted) == addresses.end())
+    throw ConfigError(
+        fmt::format("no GPU {} on this machine{}", *request.gpu, did_you_mean(wanted, addresses)));
+  std::vector<RailPlan> rails = std::move(choice.rails);
+  mark_near(choice, wanted, rails);
+  weigh(rails);
+  return rails;
+}
+
+std::vector<RailPlan> plan_addresses(const Topology& topology,
+                                     const std::vector<std::string>& addresses,
+                                     const std::optional<std::string>& gpu) {
+  const std::vector<Candidate> there = candidates(topology, Family::kTcp);
+  std::vector<Candidate> in;
+  std::vector<RailPlan> rails;
+  for (const std::string& address : addresses) {
+    const auto on = std::find_if(there.begin(), there.end(), [&](const Candidate& c) {
+      const auto& its = c.port->addresses;
+      return std::find(its.begin(), its.end(), address) != its.end();
+    });
+    RailPlan& rail = rails.emplace_back();
+    if (on != there.end()) {
+      in.push_back(*on);
+      rail = plan(*on, Family::kTcp);
+    }
+    rail.address = address;
   }
-  throw ConfigError(
-      fmt::format("no GPU {} on this machine{}", *request.gpu, did_you_mean(wanted, addresses)));
+  if (gpu && in.size() == addresses.size()) {
+    NicChoice choice;
+    choice.gpus = share_out(topology.gpus, in);
+    mark_near(choice, normal_pci_address(*gpu), rails);
+  }
+  weigh(rails);
+  return rails;
+}
+
+std::optional<std::string> local_gpu(const Topology& topology, const char* local_rank,
+                                     const char* visible_devices) {
+  const auto number = [](std::string_view text) -> std::optional<std::size_t> {
+    std::size_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+    return value;
+  };
+  if (local_rank == nullptr && visible_devices == nullptr) return std::nullopt;
+  std::vector<std::string> gpus;
+  for (const Gpu& gpu : topology.gpus) gpus.push_back(gpu.place.address);
+  std::sort(gpus.begin(), gpus.end());
+  std::vector<std::optional<std::size_t>> visible;
+  if (visible_devices == nullptr) {
+    for (std::size_t i = 0; i < gpus.size(); ++i) visible.emplace_back(i);
+  } else {
+    std::string_view list = visible_devices;
+    while (!list.empty()) {
+      const std::size_t comma = std::min(list.find(','), list.size());
+      const std::string_view entry = list.substr(0, comma);
+      // As CUDA reads it: the list ends before the first number that is none.
+      if (entry.starts_with('-')) break;
+      visible.push_back(number(entry));
+      if (visible.back() && *visible.back() >= gpus.size()) visible.back().reset();
+      list.remove_prefix(std::min(comma + 1, list.size()));
+    }
+  }
+  if (visible.empty()) return std::nullopt;
+  const auto rank = local_rank != nullptr ? number(local_rank) : std::optional<std::size_t>(0);
+  if (!rank) return std::nullopt;
+  const auto chosen = visible[*rank % visible.size()];
+  if (!chosen) return std::nullopt;
+  return gpus[*chosen];
 }
 
 }  // namespace leeway::transport

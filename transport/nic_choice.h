@@ -17,7 +17,7 @@ struct RailRequest {
   std::string fabric = "auto";  // auto | efa | verbs | tcp
   // NICs, network interfaces or IP addresses; when there are any, these and no others are used.
   std::vector<std::string> devices;
-  std::optional<std::string> gpu;  // PCI address: only the rails meant for this GPU
+  std::optional<std::string> gpu;  // PCI address of the one that the process computes on
   // The families that libfabric offers here; `auto` passes over the others. Nothing: not asked.
   std::optional<std::vector<Family>> offered;
 };
@@ -31,6 +31,9 @@ struct RailPlan {
   double rate_gbps = 0;  // 0: not known
   double weight = 1;     // its share of the bytes; the weights of one answer sum to 1
   int numa_node = kNoNode;
+  // Meant for the GPU asked for, if one was. The others have no weight: they are for when all of
+  // those have failed.
+  bool near = true;
 };
 
 struct LeftOut {
@@ -57,7 +60,20 @@ struct NicChoice {
 // the fastest one's rate: striping over these costs more than it brings.
 NicChoice choose_nics(const Topology& topology, const RailRequest& request);
 
-// The rails alone: all, or those of the GPU asked for.
+// The rails alone, with those near the GPU asked for marked.
 std::vector<RailPlan> choose_rails(const Topology& topology, const RailRequest& request);
+
+// A rail of tcp for each of these addresses, in their order: any address, with what is known of the
+// NIC that it is on, and near `gpu` where all of them are on NICs.
+std::vector<RailPlan> plan_addresses(const Topology& topology,
+                                     const std::vector<std::string>& addresses,
+                                     const std::optional<std::string>& gpu);
+
+// The PCI address of the GPU that a process computes on, from LOCAL_RANK and CUDA_VISIBLE_DEVICES
+// as they are in its environment: number LOCAL_RANK of the visible ones, going round, GPUs numbered
+// by PCI address (what CUDA does with CUDA_DEVICE_ORDER=PCI_BUS_ID, and with equal GPUs in any
+// case). Nothing when neither is set, no GPU is visible, or it is named by its UUID.
+std::optional<std::string> local_gpu(const Topology& topology, const char* local_rank,
+                                     const char* visible_devices);
 
 }  // namespace leeway::transport

@@ -23,6 +23,7 @@ struct Link {
   std::size_t rail = 0;    // of ours
   std::size_t window = 0;  // of the peer's memories
   int preference = 0;      // links of the lowest are used while one of them lives
+  double megabits = 1;     // of the slower end
   std::vector<std::byte> address;
   RailPeer peer;  // when connected
   bool connected = false;

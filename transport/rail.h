@@ -37,6 +37,10 @@ struct RailInfo {
   std::size_t max_message = 0;   // bytes that send() takes
   std::size_t max_transfer = 0;  // bytes that one read() or write() takes
   std::uint32_t megabits = 0;    // per second; 0 = not known. What several rails share work by.
+  int numa_node = -1;            // of the NIC; -1 = not known
+  // To the GPU that this process computes on, or there is none. Others are used when all of the
+  // near ones have failed.
+  bool near = true;
 };
 
 // Memory made known to one rail. Freed before the memory is.

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -28,31 +30,47 @@ std::vector<std::string> split(std::string_view list) {
   return parts;
 }
 
-void open_at(const ProviderTraits& traits, const Place& place, std::uint32_t peers, Rails& rails) {
-  rails.push_back(std::make_unique<FabricRail>(choose_provider(traits, place), peers));
+void open_at(const ProviderTraits& traits, const Place& place, const EndpointOptions& options,
+             const RailPlan& plan, Rails& rails) {
+  const FabricRail::Standing standing{.megabits = static_cast<std::uint32_t>(plan.rate_gbps * 1000),
+                                      .numa_node = plan.numa_node,
+                                      .near = plan.near};
+  rails.push_back(
+      std::make_unique<FabricRail>(choose_provider(traits, place), options.peers, standing));
+}
+
+std::optional<std::string> gpu_of(const EndpointOptions& options, const Topology& topology) {
+  if (options.gpu == "auto")
+    return local_gpu(topology, std::getenv("LOCAL_RANK"), std::getenv("CUDA_VISIBLE_DEVICES"));
+  return options.gpu.empty() ? std::nullopt : std::optional(options.gpu);
 }
 
 // Sockets: one rail for each address that was given.
 void open_addresses(const ProviderTraits& traits, const EndpointOptions& options, Rails& rails) {
-  const auto addresses = split(options.bind);
+  auto addresses = split(options.bind);
   if (addresses.empty())
     throw ConfigError("bind address '': give one of this machine's, or several with commas");
-  for (const std::string& address : addresses)
-    open_at(traits, {.address = own_address(address), .port = options.port}, options.peers, rails);
+  for (std::string& address : addresses) address = own_address(address);
+  // One alone has nothing to share.
+  const Topology topology = addresses.size() > 1 ? read_topology() : Topology();
+  const auto gpu = addresses.size() > 1 ? gpu_of(options, topology) : std::nullopt;
+  for (const RailPlan& plan : plan_addresses(topology, addresses, gpu))
+    open_at(traits, {.address = plan.address, .port = options.port}, options, plan, rails);
 }
 
 // NICs: those of the inventory, or of it those that the addresses given are on.
 void open_nics(const ProviderTraits& traits, const EndpointOptions& options, Rails& rails) {
   choose_provider(traits, {});  // none here: it says what there is instead
-  RailRequest request{.fabric = std::string(traits.family)};
+  const Topology topology = read_topology();
+  RailRequest request{.fabric = std::string(traits.family), .gpu = gpu_of(options, topology)};
   for (const std::string& address : split(options.bind))
     if (!is_loopback(address)) request.devices.push_back(own_address(address));
-  for (const RailPlan& plan : choose_rails(read_topology(), request))
+  for (const RailPlan& plan : choose_rails(topology, request))
     open_at(traits,
             {.address = traits.binds_to_ip ? plan.address : "",
              .port = options.port,
              .domain = traits.binds_to_ip ? "" : plan.domain},
-            options.peers, rails);
+            options, plan, rails);
 }
 
 void open_family(const ProviderTraits& traits, const EndpointOptions& options, Rails& rails) {

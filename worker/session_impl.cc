@@ -44,7 +44,7 @@ LossScaler::Limits limits_of(const JobSettings& settings) {
 std::unique_ptr<transport::Endpoint> open_endpoint(const SessionOptions& options) {
   try {
     return transport::Endpoint::open(
-        {.fabric = options.fabric, .bind = options.bind, .peers = kFabricPeers});
+        {.fabric = options.fabric, .bind = options.bind, .peers = kFabricPeers, .gpu = "auto"});
   } catch (const ConfigError& error) {
     throw SessionError(fmt::format("worker.{}: {}", options.rank, error.what()));
   }

@@ -3,8 +3,10 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <future>
+#include <optional>
 
 #include "tests/conformance/hostile_rail.h"
 #include "tests/conformance/loopback_rail.h"
@@ -25,9 +27,11 @@ constexpr std::size_t kBytes = std::size_t{8} << 20;
 // Another rate, and how many bytes it was asked to move.
 class MeasuredRail final : public Rail {
  public:
-  MeasuredRail(std::unique_ptr<Rail> inner, std::uint32_t megabits, std::atomic<std::size_t>& bytes)
+  MeasuredRail(std::unique_ptr<Rail> inner, std::uint32_t megabits, bool near,
+               std::atomic<std::size_t>& bytes)
       : inner_(std::move(inner)), info_(inner_->info()), bytes_(bytes) {
     info_.megabits = megabits;
+    info_.near = near;
   }
   const RailInfo& info() const noexcept override { return info_; }
   std::string printable(std::span<const std::byte> address) const override {
@@ -70,14 +74,16 @@ struct Ship {
   std::atomic<std::size_t> moved[2] = {0, 0};
   Node node;
 
-  Ship() {
+  // `far`: the rail that is far from what the process computes on, if one is.
+  explicit Ship(std::optional<std::size_t> far = std::nullopt,
+                std::array<std::uint32_t, 2> megabits = {300, 100}) {
     std::vector<std::unique_ptr<Rail>> made;
     for (std::size_t i = 0; i < 2; ++i) {
       auto loopback = std::make_unique<LoopbackRail>();
       rails.push_back(loopback->info().address);
       auto lossy = std::make_unique<HostileRail>(std::move(loopback), 1 + i, Hostility{}, losses);
       made.push_back(
-          std::make_unique<MeasuredRail>(std::move(lossy), i == 0 ? 300 : 100, moved[i]));
+          std::make_unique<MeasuredRail>(std::move(lossy), megabits[i], far != i, moved[i]));
     }
     node.endpoint = transport::endpoint_over(std::move(made), {});
     node.endpoint->start([this](std::span<const std::byte>) { ++messages; });
@@ -102,6 +108,37 @@ TEST_CASE("rails: a transfer goes over all, by their rates") {
   CHECK(a.moved[0] + a.moved[1] == 2 * kBytes);
   CHECK(a.moved[1] > kBytes / 8);
   CHECK(a.moved[0] > 2 * a.moved[1]);
+}
+
+TEST_CASE("rails: the slower end of a link counts") {
+  Ship a(std::nullopt, {100, 100}), b;  // b: 300 and 100
+  const Peer peer = a.node.connect(b.node);
+  const RegisteredMemory here = a.node.memory(kBytes), there = b.node.memory(kBytes);
+  REQUIRE(a.node.write(peer, {&here, 0, kBytes}, at(there)).status.has_value());
+  CHECK(a.moved[0] == kBytes / 2);
+  CHECK(a.moved[1] == kBytes / 2);
+}
+
+TEST_CASE("rails: those near a GPU at either end carry all; the far one when they have failed") {
+  for (const bool at_peer : {false, true}) {
+    CAPTURE(at_peer);
+    constexpr std::size_t kFar = 0;
+    Ship a(at_peer ? std::nullopt : std::optional(kFar)),
+        b(at_peer ? std::optional(kFar) : std::nullopt);
+    const Peer peer = a.node.connect(b.node);
+    const RegisteredMemory here = a.node.memory(kBytes), there = b.node.memory(kBytes);
+    fill(there, 7);
+    REQUIRE(a.node.read(peer, {&here, 0, kBytes}, at(there)).status.has_value());
+    CHECK(same(here, there));
+    CHECK(a.moved[kFar] == 0);
+    CHECK(a.moved[1] == kBytes);
+
+    a.losses->lose(b.rails[1], Losses::How::kUnavailable);
+    fill(here, 8);
+    REQUIRE(a.node.write(peer, {&here, 0, kBytes}, at(there)).status.has_value());
+    CHECK(same(here, there));
+    CHECK(a.moved[kFar] > 0);
+  }
 }
 
 TEST_CASE("rails: what a failed one had goes out by the others, messages too") {

@@ -8,7 +8,9 @@
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace leeway::transport;
   static const EndpointAddress ours{
-      .id = 1, .host = 7, .rails = {{"shm", 0, {}}, {"tcp", 100, {}}, {"tcp", 200, {}}}};
+      .id = 1,
+      .host = 7,
+      .rails = {{"shm", 0, true, {}}, {"tcp", 100, true, {}}, {"tcp", 200, false, {}}}};
   const auto bytes = std::as_bytes(std::span(data, size));
   const auto theirs = decode_address(bytes);
   if (!theirs) return 0;

@@ -16,6 +16,15 @@ Names devices(const std::vector<RailPlan>& rails) {
   return out;
 }
 
+// The rails that are for the GPU asked for.
+std::vector<RailPlan> near_rails(const Topology& topology, const RailRequest& request) {
+  auto rails = choose_rails(topology, request);
+  CHECK(rails.size() == choose_nics(topology, request).rails.size());
+  for (const RailPlan& rail : rails) CHECK((rail.weight > 0) == rail.near);
+  std::erase_if(rails, [](const RailPlan& rail) { return !rail.near; });
+  return rails;
+}
+
 std::string reason(const NicChoice& choice, const std::string& name) {
   const auto it = std::find_if(choice.left_out.begin(), choice.left_out.end(),
                                [&](const LeftOut& out) { return out.name == name; });
@@ -86,7 +95,7 @@ TEST_CASE("a DGX-like host: the eight InfiniBand NICs are rails, storage and man
     CHECK(choice.gpus[i].rails == std::vector<std::size_t>{i});
     CHECK(choice.gpus[i].distance == Distance::kSameSwitch);
   }
-  const auto rails = choose_rails(dgx, {.gpu = "00000000:C3:00.0"});
+  const auto rails = near_rails(dgx, {.gpu = "00000000:C3:00.0"});
   REQUIRE(devices(rails) == Names{"mlx5_9"});
   CHECK(rails[0].weight == 1);
 }
@@ -117,7 +126,7 @@ TEST_CASE("a p5-like host: 32 EFA rails, four near each GPU") {
   CHECK(sum_of_weights(choice.rails) == doctest::Approx(1));
   for (std::size_t i = 0; i < 8; ++i)
     CHECK(choice.gpus[i].rails == std::vector<std::size_t>{4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3});
-  const auto rails = choose_rails(p5, {.fabric = "efa", .gpu = p5.gpus[7].place.address});
+  const auto rails = near_rails(p5, {.fabric = "efa", .gpu = p5.gpus[7].place.address});
   CHECK(devices(rails) == Names{"rdmap198s0", "rdmap199s0", "rdmap200s0", "rdmap201s0"});
   CHECK(rails[0].weight == 0.25);
   CHECK(rails[0].numa_node == 1);
@@ -244,14 +253,14 @@ TEST_CASE("GPUs with the same NICs at the same distance share these out") {
   for (const char* name : {"mlx5_0", "mlx5_1"})
     machine.nics.push_back(hardware(name, 200, above, 0));
   for (const char* at : {"0000:1a:00.0", "0000:1b:00.0"}) machine.gpus.push_back(gpu(at, above, 0));
-  CHECK(devices(choose_rails(machine, {.gpu = "0000:1a:00.0"})) == Names{"mlx5_0"});
-  CHECK(devices(choose_rails(machine, {.gpu = "0000:1b:00.0"})) == Names{"mlx5_1"});
+  CHECK(devices(near_rails(machine, {.gpu = "0000:1a:00.0"})) == Names{"mlx5_0"});
+  CHECK(devices(near_rails(machine, {.gpu = "0000:1b:00.0"})) == Names{"mlx5_1"});
 
   // Four GPUs over the same two: two each.
   for (const char* at : {"0000:1c:00.0", "0000:1d:00.0"}) machine.gpus.push_back(gpu(at, above, 0));
   Names taken;
   for (const Gpu& each : machine.gpus)
-    for (const auto& device : devices(choose_rails(machine, {.gpu = each.place.address})))
+    for (const auto& device : devices(near_rails(machine, {.gpu = each.place.address})))
       taken.push_back(device);
   CHECK(taken == Names{"mlx5_0", "mlx5_0", "mlx5_1", "mlx5_1"});
 }
@@ -283,6 +292,53 @@ TEST_CASE("a rate that is not known keeps a NIC out only where others are known"
 
 TEST_CASE("a machine without any NIC is told so") {
   CHECK(refusal(Topology{}, {}) == "fabric auto: no NIC here can be used");
+}
+
+TEST_CASE("which GPU a process computes on: LOCAL_RANK among the visible ones") {
+  const Topology dgx = recorded("dgx_like");
+  const auto address = [&](std::size_t i) { return dgx.gpus[i].place.address; };
+  CHECK(local_gpu(dgx, "5", nullptr) == address(5));
+  CHECK(local_gpu(dgx, "13", nullptr) == address(5));  // more processes than GPUs
+  CHECK(local_gpu(dgx, nullptr, "3") == address(3));
+  CHECK(local_gpu(dgx, "5", "3") == address(3));  // the launcher gave each process one
+  CHECK(local_gpu(dgx, "1", "6,2,7") == address(2));
+  CHECK(local_gpu(dgx, "1", "6,-1,7") == address(6));
+  CHECK_FALSE(local_gpu(dgx, nullptr, nullptr));
+  CHECK_FALSE(local_gpu(dgx, "0", ""));
+  CHECK_FALSE(local_gpu(dgx, "0", "-1"));
+  CHECK_FALSE(local_gpu(dgx, "0", "GPU-8932f937-d72c"));
+  CHECK_FALSE(local_gpu(dgx, "0", "8"));
+  CHECK_FALSE(local_gpu(dgx, "zero", nullptr));
+  CHECK_FALSE(local_gpu(recorded("laptop"), "0", nullptr));
+}
+
+TEST_CASE(
+    "addresses of sockets are rails in their order, with the rate of their NIC, near the GPU") {
+  const Topology uneven = recorded("uneven");
+  const auto rails = plan_addresses(uneven, {"10.0.9.5", "10.0.0.5", "127.0.0.2"}, std::nullopt);
+  REQUIRE(rails.size() == 3);
+  CHECK(rails[0].address == "10.0.9.5");
+  CHECK(rails[2].address == "127.0.0.2");
+  CHECK(rails[0].rate_gbps == 50);
+  CHECK(rails[1].rate_gbps == 100);
+  CHECK(rails[2].rate_gbps == 0);
+  CHECK(sum_of_weights(rails) == doctest::Approx(1));
+
+  const Topology dgx = recorded("dgx_like");
+  Names addresses;
+  for (const RailPlan& rail : choose_nics(dgx, {}).rails) addresses.push_back(rail.address);
+  std::ranges::reverse(addresses);
+  for (std::size_t i = 0; i < dgx.gpus.size(); ++i) {
+    const auto near = plan_addresses(dgx, addresses, dgx.gpus[i].place.address);
+    for (std::size_t j = 0; j < near.size(); ++j) {
+      CHECK(near[j].near == (i + j == 7));
+      CHECK(near[j].rate_gbps == 400);
+    }
+  }
+  // One of them is on no NIC: what is near cannot be told.
+  addresses.emplace_back("127.0.0.2");
+  for (const RailPlan& rail : plan_addresses(dgx, addresses, dgx.gpus[0].place.address))
+    CHECK(rail.near);
 }
 
 }  // namespace leeway::transport

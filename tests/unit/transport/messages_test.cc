@@ -98,7 +98,7 @@ std::string error_of(const std::vector<std::byte>& bytes) {
 
 TEST_CASE("the header lies where the documentation says") {
   const auto bytes = encode(kSender, Committed{Clock(0x0A0B), Ending::kInitial});
-  const unsigned char expected[] = {'L',  'W',  'Y',  '1',  3,    0, 6,  0, 0x88, 0x77, 0x66,
+  const unsigned char expected[] = {'L',  'W',  'Y',  '1',  4,    0, 6,  0, 0x88, 0x77, 0x66,
                                     0x55, 0x44, 0x33, 0x22, 0x11, 9, 0,  0, 0,    0,    0,
                                     0,    0,    3,    0,    0,    0, 10, 0, 0,    0,    0x0B,
                                     0x0A, 0,    0,    0,    0,    0, 0,  5, 0};
@@ -222,7 +222,7 @@ TEST_CASE("wrong values are refused by name") {
   CHECK(error_of(bytes).find("not a Leeway process") != std::string::npos);
   bytes = good;
   set(bytes, 4, 1, 2);
-  CHECK(error_of(bytes).find("wire version 1, this process 3") != std::string::npos);
+  CHECK(error_of(bytes).find("wire version 1, this process 4") != std::string::npos);
   CHECK(decode(bytes).error().code == Code::kUnsupported);
   for (const std::uint64_t type : {0u, 10u, 65535u}) {
     bytes = good;
