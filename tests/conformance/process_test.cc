@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <csignal>
-#include <thread>
 
 #include "tests/conformance/puppet.h"
 
@@ -161,6 +160,59 @@ TEST_CASE(
   }
 }
 
+// The end of the connection and what came over it before are seen in one go.
+TEST_CASE("the last words of a peer that has left are heard, and harm nothing") {
+  constexpr std::size_t kWords = 8;
+  Node node;
+  {
+    Puppet puppet;
+    const std::uint32_t us = puppet.connect(node.endpoint->info().address);
+    CHECK(puppet.send(us, "hello") == 1);
+    REQUIRE(node.has_received(1));
+    Standstill standstill(node);
+    for (std::size_t i = 0; i < kWords; ++i) CHECK(puppet.send(us, std::to_string(i)) == 1);
+    puppet.leave();
+  }
+  CHECK(node.has_received(1 + kWords));
+  Puppet next;
+  CHECK(node.send(node.connect(next.address()), "you").status.has_value());
+  CHECK(next.received(1) == 1);
+}
+
+TEST_CASE("T5: a peer killed with -9 costs its operations their deadline, nobody else anything") {
+  constexpr int kCount = 20;
+  Node node;
+  Puppet dying, living;
+  const std::uint32_t its = dying.allocate(kSize, 1), theirs = living.allocate(kSize, 2);
+  const Peer to_dying = node.connect(dying.address()), to_living = node.connect(living.address());
+  const RegisteredMemory here = node.memory(kSize);
+  REQUIRE(node.read(to_dying, {&here, 0, 4096}, dying.memory(its)).status.has_value());
+  dying.signal(SIGSTOP);  // so that it dies with operations under way
+  const TimePoint deadline = in(milliseconds(500));
+  Tally tally;
+  const auto begin = [&] {
+    const std::string text(node.endpoint->info().max_message, 'x');
+    for (int i = 0; i < kCount; ++i) {
+      node.endpoint->write(to_dying, {&here, 0, kSize}, dying.memory(its), deadline, tally.next());
+      node.endpoint->read(to_dying, {&here, 0, kSize}, dying.memory(its), deadline, tally.next());
+      node.endpoint->send(to_dying, std::as_bytes(std::span(text)), deadline, tally.next());
+    }
+    return 0;
+  };
+  node.on_thread(begin);
+  dying.kill();
+  node.on_thread(begin);
+  REQUIRE(tally.all_ended());
+  CHECK(tally.last() < deadline + std::chrono::seconds(5));
+  CHECK(tally.twice() == 0);
+  node.disconnect(to_dying);
+  for (int i = 0; i < 3; ++i)
+    CHECK(node.read(to_living, {&here, 0, kSize}, living.memory(theirs)).status.has_value());
+  CHECK(hash(here.bytes()) == living.hash_of(theirs));
+  CHECK(node.send(to_living, "still there").status.has_value());
+  CHECK(living.received(1) == 1);
+}
+
 TEST_CASE("T6: a peer that restarts at the same address is reached again") {
   if (!fabric().has_ports()) return;  // a new process has a new address elsewhere
   Node node;
@@ -213,7 +265,7 @@ TEST_CASE("a process that stopped and goes on has lost nothing") {
     }
     return 0;
   });
-  std::this_thread::sleep_for(milliseconds(100));  // long enough for every queue to fill
+  for (int turn = 0; turn < 1000; ++turn) node.on_thread([] { return 0; });  // its queues fill
   puppet.signal(SIGCONT);
   CHECK(tally.all_ended());
   CHECK_MESSAGE(tally.good() == 40, tally.first_error());

@@ -8,6 +8,7 @@
 
 #include <csignal>
 #include <cstring>
+#include <utility>
 
 #include "tests/conformance/puppet_pipe.h"
 
@@ -69,8 +70,13 @@ Puppet::Puppet(const Options& options) {
 }
 
 Puppet::~Puppet() {
-  close(pipe_);
-  if (pid_ > 0) wait_for_end();
+  if (pid_ > 0) leave();
+  if (pipe_ >= 0) close(pipe_);
+}
+
+void Puppet::leave() {
+  close(std::exchange(pipe_, -1));
+  wait_for_end();
 }
 
 std::uint32_t Puppet::allocate(std::size_t bytes, std::uint64_t seed) {

@@ -69,6 +69,7 @@ class Puppet {
   void close_endpoint();
 
   void signal(int number) const;
+  void leave();        // closes everything and exits
   void kill();         // SIGKILL, and waits for the end
   int wait_for_end();  // its exit status, -1 when a signal ended it
 
