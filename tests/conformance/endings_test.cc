@@ -33,18 +33,20 @@ TEST_CASE("completions come after the call that began, never within") {
   Node a, b;
   const Peer to_b = a.connect(b);
   const RegisteredMemory here = a.memory(64), there = b.memory(64);
-  const bool within = a.on_thread([&] {
-    bool calling = true, seen = false;
-    auto note = [&, ended = std::make_shared<bool>(false)](Outcome) { seen |= calling; };
+  struct Seen {
+    bool calling = true, within = false;
+  };
+  const auto seen = std::make_shared<Seen>();
+  a.on_thread([&] {
+    const auto note = [seen](Outcome) { seen->within |= seen->calling; };
     a.endpoint->send(Peer(), {}, soon(), note);
     a.endpoint->send(to_b, {}, MonotonicClock::now(), note);
     a.endpoint->read(to_b, {&here, 60, 8}, at(there), soon(), note);
     a.endpoint->read(to_b, {&here, 0, 0}, at(there), soon(), note);
-    calling = false;
-    return seen;
+    seen->calling = false;
+    return 0;
   });
-  CHECK_FALSE(within);
-  a.on_thread([] { return 0; });  // the completions look at what lives no longer, were they late
+  CHECK_FALSE(a.on_thread([&] { return seen->within; }));
 }
 
 TEST_CASE("a peer that makes no progress costs its deadline, no more") {

@@ -117,7 +117,7 @@ TEST_CASE("timers run in their order, and not early") {
       });
   });
   last.get_future().get();
-  node.on_thread([] { return 0; });
+  node.settle();
   CHECK(order == std::vector<int>{10, 20, 30});
   CHECK_FALSE(early);
 }

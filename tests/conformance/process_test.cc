@@ -44,8 +44,10 @@ TEST_CASE("messages, reads and writes between processes, started from either sid
   CHECK(node.messages() == std::vector<std::string>{"and back"});
   CHECK(puppet.transfer(
             {.peer = us, .memory = theirs, .size = kSize, .remote = at(two), .write = true}) == 1);
+  node.settle();
   CHECK(puppet.hash_of(theirs) == hash(two.bytes()));
   fill(two, 6);
+  node.settle();
   CHECK(puppet.transfer({.peer = us, .memory = theirs, .size = kSize, .remote = at(two)}) == 1);
   CHECK(puppet.hash_of(theirs) == hash(two.bytes()));
 }
@@ -116,6 +118,7 @@ TEST_CASE("T7: five processes, each with every other, both ways at once") {
   RegisteredMemory expected = node.memory(kShare * (kCount + 1));
   for (std::size_t i = 0; i < kCount; ++i)
     fill(expected.bytes().subspan(i * kShare, kShare), 100 + i);
+  node.settle();
   CHECK(std::ranges::equal(target.bytes(), expected.bytes().first(kCount * kShare)));
   fill(expected.bytes().subspan(kCount * kShare, kShare), 99);
   for (std::size_t i = 0; i < kCount; ++i) {
@@ -265,7 +268,7 @@ TEST_CASE("a process that stopped and goes on has lost nothing") {
     }
     return 0;
   });
-  for (int turn = 0; turn < 1000; ++turn) node.on_thread([] { return 0; });  // its queues fill
+  for (int turn = 0; turn < 1000; ++turn) node.settle();  // its queues fill
   puppet.signal(SIGCONT);
   CHECK(tally.all_ended());
   CHECK_MESSAGE(tally.good() == 40, tally.first_error());

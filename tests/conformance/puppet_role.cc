@@ -76,8 +76,12 @@ class Role {
           std::this_thread::sleep_for(milliseconds(1));
         return reply.put(received_.load());
       }
-      case PuppetVerb::kHash:
-        return reply.put(hash(memories_.at(question.take<std::uint32_t>()).bytes()));
+      case PuppetVerb::kHash: {
+        const auto& memory = memories_.at(question.take<std::uint32_t>());
+        std::promise<std::uint64_t> value;  // of its thread, which may have written there
+        endpoint_->post([&] { value.set_value(hash(memory.bytes())); });
+        return reply.put(value.get_future().get());
+      }
       case PuppetVerb::kStandStill: {
         std::promise<void> stands;
         endpoint_->post([&] {

@@ -235,7 +235,7 @@ TEST_CASE("32 endpoints of one process, each with four others and one with all")
   for (std::size_t i = 0; i < count; ++i)
     for (std::size_t step = 1; step <= 4; ++step) write(i, (i + step) % count);
   for (std::size_t i = 5; i < count; ++i) write(0, i);
-  for (auto& node : nodes) node->on_thread([] { return 0; });
+  for (auto& node : nodes) node->settle();
   REQUIRE(tally.all_ended());
   CHECK_MESSAGE(tally.good() == tally.begun(), tally.first_error());
   for (std::size_t i = 0; i < count; ++i) {
