@@ -7,6 +7,8 @@
 
 #include "worker/data/fashion_mnist.h"
 
+#include <fmt/format.h>
+
 #include <cstdio>
 #include <exception>
 #include <optional>
@@ -87,6 +89,10 @@ void train(const FashionMnistFlags& flags) {
     }
     const data::Batch& batch = *leeway::value_or_throw(loader.next());
     model.load(parameters);
+    if (test && flags.target_accuracy > 0 && batch.step % flags.evaluate_every == 0 &&
+        model.evaluate(*test).accuracy >= flags.target_accuracy)
+      session->stop(fmt::format("test accuracy {} after {} steps of its own", flags.target_accuracy,
+                                batch.step));
     const nn::Score score = model.train(static_cast<std::int64_t>(batch.rows),
                                         batch.features.data(), batch.labels.data(),
                                         {.loss_scale = session->loss_scale(),
@@ -100,8 +106,9 @@ void train(const FashionMnistFlags& flags) {
                               static_cast<double>(sampler.steps_per_epoch())});
   }
 
-  // A job that was told to stop has its checkpoint; a finished one is measured, by one worker.
-  if (stopped || !test) return session->finish({});
+  // A job that was told to stop has its checkpoint; one that came to its end, or to its target, is
+  // measured, by one worker.
+  if (!test || (stopped && flags.target_accuracy == 0)) return session->finish({});
   session->pull_final();
   model.load(parameters);
   const nn::Score score = model.evaluate(*test);

@@ -69,6 +69,13 @@ std::variant<FashionMnistFlags, Goodbye> parse_fashion_mnist_flags(int argc,
                  "parts of a step: as many batches, one gradient, one push")
       ->check(positive)
       ->capture_default_str();
+  app.add_option("--target-accuracy", flags.target_accuracy,
+                 "end the job when worker 0 measures this on the test images")
+      ->check(CLI::Range(0.0, 1.0));
+  app.add_option("--evaluate-every", flags.evaluate_every,
+                 "steps of worker 0 between its looks at --target-accuracy")
+      ->check(positive)
+      ->capture_default_str();
 
   try {
     app.parse(argc, argv);

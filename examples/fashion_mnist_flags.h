@@ -22,6 +22,8 @@ struct FashionMnistFlags {
   std::filesystem::path data;
   kernels::BackendChoice device = kernels::BackendChoice::kAuto;
   std::uint32_t accumulate = 1;
+  double target_accuracy = 0;  // 0 = none
+  std::uint32_t evaluate_every = 100;
 };
 
 // What main is to print and return at once: --help (0) or a mistake (2).

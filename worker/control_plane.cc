@@ -28,6 +28,9 @@ class ThriftControlPlane final : public ControlPlane {
   Status fault(const rpc::Caller& who, const std::string& reason) override {
     return client_.fault(who, reason);
   }
+  Status stop(const rpc::Caller& who, const std::string& reason) override {
+    return client_.stop(who.token, reason);
+  }
 
  private:
   scheduler::Client client_;

@@ -25,6 +25,7 @@ class ControlPlane {
   virtual Result<rpc::Plan> plan(const rpc::Caller& who) = 0;
   virtual Status finish(const rpc::Caller& who, const rpc::WorkerReport& report) = 0;
   virtual Status fault(const rpc::Caller& who, const std::string& reason) = 0;
+  virtual Status stop(const rpc::Caller& who, const std::string& reason) = 0;
 };
 
 // Makes one line to the scheduler.

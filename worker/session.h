@@ -127,6 +127,10 @@ class Session {
   // Between steps: waits for weights() that hold every step up to clock() of every worker that
   // still trains, for an evaluation at the end.
   virtual void pull_final() = 0;
+  // After start(): ends the whole job in good order, as `leeway-admin stop` does, for a program
+  // that has reached what it wanted. begin_step() of every worker returns false soon; call finish()
+  // then.
+  virtual void stop(const std::string& reason) = 0;
   // Leaves the job in good order: returns when every step is in, on every server, and the scheduler
   // has noted it. `metrics` go into the job's summary. Then the session can only be destroyed.
   virtual void finish(const std::map<std::string, double>& metrics) = 0;

@@ -424,6 +424,15 @@ void SessionImpl::pull_final() {
   board_.report.seconds_waiting += seconds_between(from, MonotonicClock::now());
 }
 
+void SessionImpl::stop(const std::string& reason) {
+  if (phase_ != Phase::kBetweenSteps && phase_ != Phase::kInStep)
+    fail_with("stop() was called before start() or after finish()");
+  auto status = insist(settings_.member_timeout_ms, [&] {
+    return control_->stop(caller_, fmt::format("{}: {}", who(), reason));
+  });
+  if (!status) fail_with(fmt::format("could not stop the job: {}", status.error().message));
+}
+
 void SessionImpl::finish(const std::map<std::string, double>& metrics) {
   if (phase_ == Phase::kDeclaring) fail_with("finish() was called before start()");
   if (phase_ == Phase::kFinished) fail_with("finish() was called twice");

@@ -49,6 +49,7 @@ class SessionImpl final : public Session {
   void push(Parameter parameter, std::span<const float> gradient) override;
   StepResult commit(const StepInfo& info) override;
   void pull_final() override;
+  void stop(const std::string& reason) override;
   void finish(const std::map<std::string, double>& metrics) override;
   void note_loading(double seconds) override;
 

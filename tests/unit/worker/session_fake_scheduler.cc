@@ -52,6 +52,11 @@ class FakeControlPlane final : public ControlPlane {
     return {};
   }
 
+  Status stop(const rpc::Caller&, const std::string& reason) override {
+    s_.set_phase(rpc::Phase::STOPPING, reason);
+    return {};
+  }
+
  private:
   FakeScheduler& s_;
 };
@@ -110,6 +115,11 @@ void FakeScheduler::set_phase(rpc::Phase::type phase, std::string reason) {
   view_.phase = phase;
   view_.reason = std::move(reason);
   touch();
+}
+
+std::string FakeScheduler::reason() {
+  const std::lock_guard lock(mutex_);
+  return view_.reason;
 }
 
 void FakeScheduler::lose_server(int id) {

@@ -35,6 +35,7 @@ class FakeScheduler {
   bool initializer = true;                                     // worker 0 gives initial values
 
   void set_phase(rpc::Phase::type phase, std::string reason);
+  std::string reason();
   void lose_server(int id);
   void stop_answering(Error error);
 

@@ -303,6 +303,17 @@ TEST_CASE("STOPPING ends begin_step() that waits for weights") {
   CHECK(job.scheduler.finished()->seconds_waiting > 0);
 }
 
+TEST_CASE("a program that has reached what it wanted stops the job") {
+  Job job;
+  auto session = job.start();
+  job.step(*session, 1);
+  job.last_step_served(*session);
+  session->stop("good enough");
+  CHECK(!session->begin_step());
+  session->finish({});
+  CHECK(job.scheduler.reason() == "worker.0: good enough");
+}
+
 TEST_CASE("FAILED ends a wait with the scheduler's reason, and is not told back") {
   Job job;
   auto session = job.start();
