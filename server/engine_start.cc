@@ -64,7 +64,7 @@ Engine::Engine(std::unique_ptr<transport::Endpoint> endpoint, EngineConfig confi
       hyper_(hyper_of(config_.settings)),
       masters_(allocate(*endpoint, layout_.master_bytes(), transport::Access::kOwn)),
       published_(allocate(*endpoint, layout_.published_bytes(), transport::Access::kOwn)),
-      slabs_(allocate(*endpoint, layout_.slab_bytes(), transport::Access::kPeers)),
+      slabs_(allocate(*endpoint, layout_.slab_bytes(), transport::Access::kOwn)),
       state_(std::make_unique<std::byte[]>(at_least_one(layout_.state_bytes()))),
       shard_(std::make_unique<Shard>(layout_, ShardBlocks{masters_.bytes(),
                                                           {state_.get(), layout_.state_bytes()},

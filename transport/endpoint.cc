@@ -25,7 +25,7 @@ Endpoint::Impl::Impl(std::vector<std::unique_ptr<Rail>> rails, const EndpointOpt
     const RailInfo& its = rail->info();
     address_.rails.push_back(
         {std::string(its.traits->family), its.megabits, its.near, its.address});
-    info_.max_message = std::min(info_.max_message, its.max_message - kFrameHeader);
+    info_.max_message = std::min(info_.max_message, its.max_message);
     info_.rails.push_back({std::string(its.traits->family), its.provider, its.device, its.printable,
                            its.megabits, its.numa_node, its.near});
   }

@@ -6,7 +6,6 @@
 // they were given.
 #pragma once
 
-#include <deque>
 #include <list>
 #include <map>
 #include <memory>
@@ -19,7 +18,6 @@
 #include "common/counter.h"
 #include "transport/address.h"
 #include "transport/endpoint.h"
-#include "transport/frame.h"
 #include "transport/operation.h"
 #include "transport/rail.h"
 #include "transport/region.h"
@@ -91,7 +89,6 @@ class Endpoint::Impl final : private RailUser {
   void queue_up(Operation& operation, bool first);
   Posting advance(Operation& operation);
   Result<Rail::Post> post_piece(Operation& operation, PeerState& peer, Link& link, Piece piece);
-  Result<Rail::Post> note_posted(Result<Rail::Post> result, Posted& posted, Link& link);
   void piece_over(Posted& posted, Status status);
   void report(Operation& operation, Outcome outcome);
   void end_if_over(Operation& operation);
@@ -100,7 +97,7 @@ class Endpoint::Impl final : private RailUser {
   bool give_up_silent_links(PeerState& peer, Operation& operation);
   void finish_later(Completion done, Outcome outcome);
   void cancel_all(Code code, const std::string& why, std::uint64_t only_peer);
-  Posted& take_posted(Posted::Kind kind, std::uint64_t peer, std::size_t rail);
+  Posted& take_posted();
   void give_back(Posted& posted);
 
   // endpoint_peers.cc
@@ -111,21 +108,6 @@ class Endpoint::Impl final : private RailUser {
   Status reach(Link& link);
   void link_failed(PeerState& peer, Link& link, const Error& error);
   void hang_up(Link& link);
-
-  // endpoint_grants.cc
-  bool granted(const Operation& operation, const Link& link) const noexcept;
-  Result<Rail::Post> post_grant(Operation& operation, PeerState& peer, Link& link, Piece piece,
-                                Window source);
-  void grant_over(Posted& posted, Status status);
-  void fail_grants(std::uint64_t peer, std::size_t rail, const Error& error);
-  bool end_failed_grants();
-  std::uint64_t peer_that_asks(std::uint64_t sender, std::span<const std::byte> answer_to);
-  void on_grant(std::uint64_t sender, const Grant& grant);
-  void on_written(const Written& written);
-  void reply_over(Posted& posted, Status status);
-  bool send_frame(std::uint64_t peer, std::size_t rail, const Frame& frame);
-  bool retry_replies();
-  void watch_grants();
 
   const EndpointOptions options_;
   EndpointInfo info_;
@@ -141,29 +123,12 @@ class Endpoint::Impl final : private RailUser {
   std::vector<Operation*> free_operations_;
   std::unordered_map<std::uint64_t, std::unique_ptr<PeerState>> peers_;
   std::map<std::string, std::uint64_t, std::less<>> peer_by_address_;
-  std::unordered_map<std::uint64_t, std::uint64_t> peer_by_endpoint_;
   std::uint64_t next_peer_ = 1;
   std::vector<std::uint64_t> waiting_peers_;  // with a list that is not empty
   std::vector<Finished> finished_;            // to be delivered by the loop
   std::vector<Task> taken_tasks_;
   MessageHandler handler_;
-  std::size_t polled_rail_ = 0;  // whose messages are coming in
-  std::uint64_t refused_frames_ = 0;
   bool stopping_ = false;  // operations are cancelled as they begin
-
-  struct Reply {  // a grant of a peer that no rail has taken yet, or its WRITTEN
-    std::uint64_t peer = 0;
-    std::size_t rail = 0;
-    Grant grant;
-    std::shared_ptr<Region> region;
-    std::optional<Written> written;
-  };
-  std::list<Reply> replies_;
-  std::deque<std::uint64_t> guests_;  // peers that read from us and that nobody connected to
-  std::unordered_map<std::uint64_t, Posted*> grants_;  // that wait for WRITTEN, by number
-  std::vector<Posted*> failed_grants_;
-  std::uint64_t next_grant_ = 1;
-  bool watching_grants_ = false;
 
   std::vector<std::unique_ptr<Rail>> rails_;
   std::unique_ptr<Waiter> waiter_;

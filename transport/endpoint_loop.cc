@@ -66,11 +66,9 @@ void Endpoint::Impl::run() {
     // Rails first: what a task sends to a peer that died while we slept is then refused.
     bool busy = poll_rails();
     busy |= run_tasks();
-    busy |= retry_replies();
     busy |= retry_waiting();
     const TimePoint now = MonotonicClock::now();
     busy |= fire_timers(now);
-    busy |= end_failed_grants();
     busy |= deliver();
     if (busy)
       waiter_->active(now);
@@ -90,48 +88,17 @@ bool Endpoint::Impl::run_tasks() {
 
 bool Endpoint::Impl::poll_rails() {
   bool moved = false;
-  for (polled_rail_ = 0; polled_rail_ < rails_.size(); ++polled_rail_)
-    moved |= rails_[polled_rail_]->poll(*this);
+  for (const auto& rail : rails_) moved |= rail->poll(*this);
   return moved;
 }
 
 void Endpoint::Impl::message(std::span<const std::byte> bytes) {
-  const auto frame = decode_frame(bytes);
-  if (!frame) {
-    // Anybody can send bytes to an open endpoint: said once, then at each power of two.
-    const std::uint64_t count = ++refused_frames_;
-    if ((count & (count - 1)) == 0)
-      log::warning("fabric {}: refused {} so far, the last: {}", info_.fabric, count,
-                   frame.error().message);
-    return;
-  }
-  if (const auto* user = std::get_if<UserMessage>(&frame->body)) {
-    messages_received_.add(1);
-    handler_(user->bytes);
-  } else if (const auto* grant = std::get_if<Grant>(&frame->body)) {
-    on_grant(frame->sender, *grant);
-  } else if (const auto* written = std::get_if<Written>(&frame->body)) {
-    on_written(*written);
-  }
+  messages_received_.add(1);
+  handler_(bytes);
 }
 
 void Endpoint::Impl::done(Ticket& ticket, Status status) {
-  auto& posted = static_cast<Posted&>(ticket);
-  switch (posted.kind) {
-    case Posted::Kind::kPiece:
-      return piece_over(posted, std::move(status));
-    case Posted::Kind::kGrant:
-      return grant_over(posted, std::move(status));
-    case Posted::Kind::kReply:
-      return reply_over(posted, std::move(status));
-    case Posted::Kind::kNote:
-      break;
-  }
-  PeerState* peer = find_peer(posted.peer);
-  if (!status && peer != nullptr) {
-    link_failed(*peer, *find_link(*peer, posted.rail), status.error());
-  }
-  give_back(posted);
+  piece_over(static_cast<Posted&>(ticket), std::move(status));
 }
 
 bool Endpoint::Impl::fire_timers(TimePoint now) {
@@ -157,7 +124,7 @@ bool Endpoint::Impl::deliver() {
 void Endpoint::Impl::wait(TimePoint now) {
   TimePoint until = TimePoint::max();
   if (const Timer* timer = timers_.soonest()) until = timer->when;
-  if (!waiting_peers_.empty() || !replies_.empty()) until = std::min(until, now + kRetryAfter);
+  if (!waiting_peers_.empty()) until = std::min(until, now + kRetryAfter);
   waiter_->wait(now, until, tasks_);
 }
 

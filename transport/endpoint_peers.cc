@@ -38,7 +38,6 @@ Result<Peer> Endpoint::Impl::connect(std::span<const std::byte> address) {
                     fmt::join(families(address_), " and "), fmt::join(families(*theirs), " and ")));
   auto state = std::make_unique<PeerState>();
   state->id = next_peer_++;
-  state->endpoint = theirs->id;
   state->address = raw;
   for (const RailPair& pair : pairs) {
     Link& link = state->links.emplace_back();
@@ -57,7 +56,6 @@ Result<Peer> Endpoint::Impl::connect(std::span<const std::byte> address) {
   state->printable = rails_[state->links.front().rail]->printable(state->links.front().address);
   const Peer peer(state->id);
   peer_by_address_.emplace(raw, state->id);
-  peer_by_endpoint_[state->endpoint] = state->id;
   peers_.emplace(state->id, std::move(state));
   return peer;
 }
@@ -66,12 +64,8 @@ void Endpoint::Impl::disconnect(Peer peer) {
   PeerState* state = find_peer(peer.value());
   if (state == nullptr) return;
   cancel_all(Code::kUnavailable, "disconnected", peer.value());
-  std::erase_if(replies_, [&](const Reply& reply) { return reply.peer == peer.value(); });
   for (Link& link : state->links) hang_up(link);
   peer_by_address_.erase(state->address);
-  if (const auto it = peer_by_endpoint_.find(state->endpoint);
-      it != peer_by_endpoint_.end() && it->second == state->id)
-    peer_by_endpoint_.erase(it);
   std::erase(waiting_peers_, peer.value());
   peers_.erase(peer.value());
 }
@@ -125,7 +119,6 @@ void Endpoint::Impl::link_failed(PeerState& peer, Link& link, const Error& error
                  peer.printable, error.message);
   link.failed_until = now + kRest;
   hang_up(link);
-  fail_grants(peer.id, link.rail, error);
 }
 
 }  // namespace leeway::transport

@@ -75,9 +75,17 @@ void Endpoint::Impl::send(Peer peer, std::span<const std::byte> message, TimePoi
                                                             message.size(), info_.max_message))});
   Operation* operation = begin(Operation::Kind::kSend, peer, deadline, done);
   if (operation == nullptr) return;
-  operation->frame = encode({.sender = address_.id, .body = UserMessage{message}});
-  operation->size = operation->frame.size();
+  operation->message = message;
+  operation->size = message.size();
+  // A rail copies what it takes; what has to wait, or may go out again by another rail, is ours to
+  // copy.
+  const auto keep = [&] {
+    operation->kept.assign(message.begin(), message.end());
+    operation->message = operation->kept;
+  };
+  if (find_peer(peer.value())->links.size() > 1) keep();
   start_operation(*operation);
+  if (operation->queued && operation->kept.empty()) keep();
 }
 
 void Endpoint::Impl::transfer(Operation::Kind kind, Peer peer, LocalRange local, RemoteRange remote,
@@ -121,7 +129,8 @@ void Endpoint::Impl::queue_up(Operation& operation, bool first) {
 Endpoint::Impl::Posting Endpoint::Impl::advance(Operation& operation) {
   PeerState& peer = *find_peer(operation.peer);
   const bool message = operation.kind == Operation::Kind::kSend;
-  while (operation.status && (operation.posted < operation.size || !operation.again.empty())) {
+  const auto left = [&] { return message ? !operation.sent : operation.posted < operation.size; };
+  while (operation.status && (left() || !operation.again.empty())) {
     const bool repeated = !operation.again.empty();
     Piece piece = repeated ? operation.again.back()
                            : Piece{operation.posted, operation.size - operation.posted};
@@ -134,6 +143,7 @@ Endpoint::Impl::Posting Endpoint::Impl::advance(Operation& operation) {
     auto posted = post_piece(operation, peer, link, piece);
     if (posted && *posted == Rail::Post::kTryAgain) return Posting::kLater;
     if (posted) {
+      operation.sent = true;
       if (repeated)
         operation.again.pop_back();
       else
@@ -162,44 +172,36 @@ Result<Rail::Post> Endpoint::Impl::post_piece(Operation& operation, PeerState& p
       return fail(Code::kInvalidArgument, "the peer's memory has no window on this rail");
     window = (*operation.remote.memory)[link.window];
     window.address += operation.remote.offset + piece.offset;
-    if (granted(operation, link)) return post_grant(operation, peer, link, piece, window);
   }
-  Posted& posted = take_posted(Posted::Kind::kPiece, peer.id, link.rail);
+  Posted& posted = take_posted();
+  posted.peer = peer.id;
+  posted.rail = link.rail;
   posted.operation = &operation;
   posted.piece = piece;
   const auto local = [&] {
     return operation.region->piece(link.rail, operation.offset + piece.offset, piece.size);
   };
   auto result =
-      operation.kind == Operation::Kind::kSend   ? rail.send(link.peer, operation.frame, posted)
+      operation.kind == Operation::Kind::kSend   ? rail.send(link.peer, operation.message, posted)
       : operation.kind == Operation::Kind::kRead ? rail.read(link.peer, local(), window, posted)
                                                  : rail.write(link.peer, local(), window, posted);
-  return note_posted(std::move(result), posted, link);
-}
-
-// Counts a piece, or the grant of one, that the rail has taken.
-Result<Rail::Post> Endpoint::Impl::note_posted(Result<Rail::Post> result, Posted& posted,
-                                               Link& link) {
   if (!result || *result == Rail::Post::kTryAgain) {
     give_back(posted);
     return result;
   }
-  link.under_way += posted.piece.size;
-  ++posted.operation->with_rails;
-  ++posted.operation->working;
+  link.under_way += piece.size;
+  ++operation.with_rails;
+  ++operation.working;
   return result;
 }
 
-Posted& Endpoint::Impl::take_posted(Posted::Kind kind, std::uint64_t peer, std::size_t rail) {
+Posted& Endpoint::Impl::take_posted() {
   if (free_posted_.empty()) {
     posted_.push_back(std::make_unique<Posted>());
     free_posted_.push_back(posted_.back().get());
   }
   Posted& posted = *free_posted_.back();
   free_posted_.pop_back();
-  posted.kind = kind;
-  posted.peer = peer;
-  posted.rail = rail;
   return posted;
 }
 
@@ -208,7 +210,7 @@ void Endpoint::Impl::give_back(Posted& posted) {
   free_posted_.push_back(&posted);
 }
 
-// A piece came back from its rail, or its grant was answered.
+// A piece came back from its rail.
 void Endpoint::Impl::piece_over(Posted& posted, Status status) {
   Operation& operation = *posted.operation;
   const Piece piece = posted.piece;
@@ -264,12 +266,13 @@ void Endpoint::Impl::report(Operation& operation, Outcome outcome) {
 void Endpoint::Impl::end_if_over(Operation& operation) {
   if (!operation.reported || operation.with_rails != 0 || operation.queued) return;
   operation.region.reset();
-  operation.frame.clear();
+  operation.kept.clear();
+  operation.message = {};
   operation.again.clear();
   operation.offset = operation.size = operation.posted = operation.failures = 0;
   operation.remote = {};
   operation.status = {};
-  operation.begun = operation.reported = false;
+  operation.begun = operation.sent = operation.reported = false;
   free_operations_.push_back(&operation);
 }
 

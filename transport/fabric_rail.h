@@ -40,7 +40,7 @@ class FabricRail final : public Rail {
   Result<Post> write(RailPeer peer, LocalPiece from, Window to, Ticket& ticket) override;
   bool poll(RailUser& user) override;
   int descriptor() const noexcept override { return queue_descriptor_; }
-  void close() noexcept override { endpoint_.reset(); }
+  void close() noexcept override;
   bool arm() noexcept override;
   void disarm() noexcept override {}
 
@@ -58,6 +58,7 @@ class FabricRail final : public Rail {
     Ticket* ticket = nullptr;    // null: a receive
     Address* address = nullptr;  // of a send, read or write
     std::size_t buffer = 0;      // of a send or receive
+    bool read = false;
   };
 
   void open_objects(std::uint32_t peers);
@@ -72,6 +73,7 @@ class FabricRail final : public Rail {
   Posted* take(Address& address, Ticket& ticket);
   Result<Post> outcome(ssize_t error, Posted* posted, std::string_view verb);
   void over(Posted& posted, RailUser& user, Status status);
+  void end_reads();
 
   std::shared_ptr<FabricDomain> domain_;
   RailInfo info_;
@@ -92,6 +94,7 @@ class FabricRail final : public Rail {
   std::map<std::string, std::unique_ptr<Address>, std::less<>> addresses_;
   std::unordered_map<std::uint64_t, Address*> peers_;
   std::uint64_t next_peer_ = 1;
+  std::size_t reads_ = 0;  // under way
 
   Fid<fid_av> addresses_fid_;
   Fid<fid_cq> queue_;

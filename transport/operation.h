@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -33,9 +34,8 @@ struct Link {
 };
 
 struct PeerState {
-  std::uint64_t id = 0;        // ours: Peer
-  std::uint64_t endpoint = 0;  // its own, random
-  std::string address;         // empty: a guest (endpoint_grants.cc)
+  std::uint64_t id = 0;  // ours: Peer
+  std::string address;
   std::string printable;
   std::vector<Link> links;
   std::list<Operation*> waiting;  // no rail takes more just now; in order
@@ -46,26 +46,13 @@ struct Piece {
   std::size_t offset = 0, size = 0;  // in the operation
 };
 
-// Something that a rail has.
+// Something that a rail has: a message, or bytes on their way.
 struct Posted : Ticket {
-  enum class Kind {
-    kPiece,  // of an operation: a message, or bytes on their way
-    kGrant,  // a GRANT for a piece: WRITTEN follows
-    kNote,   // a frame of our own that nobody waits for
-    kReply,  // bytes that a peer granted us a place for: we say WRITTEN
-  };
-  Kind kind = Kind::kPiece;
   std::uint64_t peer = 0;
   std::size_t rail = 0;
-
-  Operation* operation = nullptr;  // kPiece, kGrant
+  Operation* operation = nullptr;
   Piece piece;
-  bool given_up = false;           // another posted does its work now
-  bool sent = false;               // kGrant: the rail has let go of the frame
-  bool written = false;            // kGrant: WRITTEN is here, or will never come
-  Status outcome;                  // kGrant: of it
-  std::uint64_t number = 0;        // kGrant: ours; kReply: the peer's
-  std::shared_ptr<Region> region;  // kReply
+  bool given_up = false;  // another posted does its work now
 };
 
 // Free -> begun -> (waiting <->) with the rails -> reported -> free. An operation whose deadline
@@ -82,11 +69,13 @@ struct Operation final : Timer {
   bool queued = false;  // in its peer's list of the waiting
   std::list<Operation*>::iterator queue_place{};
   std::uint64_t peer = 0;
-  std::vector<std::byte> frame;    // of a message
+  std::span<const std::byte> message;  // the sender's, or what is kept of it
+  std::vector<std::byte> kept;
   std::shared_ptr<Region> region;  // memory of this side, kept while a rail may touch it
   std::size_t offset = 0, size = 0;
   RemoteRange remote;
   std::size_t posted = 0;      // bytes given to rails so far, from the front
+  bool sent = false;           // something was given to a rail; of a message, all
   std::vector<Piece> again;    // given to a rail that failed
   std::size_t with_rails = 0;  // Posteds not yet come back
   std::size_t working = 0;     // of these, not given up

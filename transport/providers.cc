@@ -33,7 +33,7 @@ constexpr std::array kTable = {
                    .rxm_queue = 0,
                    .rxm_shared_receives = 0,
                    .delivery = Delivery::kAsked,
-                   .granted_reads = false,
+                   .closes_after_reads = false,
                    .remedy = "run on an instance with an EFA device and its driver"},
     ProviderTraits{.family = "verbs",
                    .names = kVerbsNames,
@@ -46,7 +46,7 @@ constexpr std::array kTable = {
                    .rxm_queue = 64,
                    .rxm_shared_receives = 256,
                    .delivery = Delivery::kAlways,
-                   .granted_reads = false,
+                   .closes_after_reads = false,
                    .remedy =
                        "check that ibv_devinfo shows an active port and that the address given "
                        "with --bind is on it"},
@@ -61,7 +61,7 @@ constexpr std::array kTable = {
                    .rxm_queue = 64,
                    .rxm_shared_receives = 0,
                    .delivery = Delivery::kAsked,
-                   .granted_reads = true,
+                   .closes_after_reads = true,
                    .remedy = "install a libfabric with its tcp provider (Debian: libfabric1)"},
     ProviderTraits{
         .family = "shm",
@@ -75,7 +75,7 @@ constexpr std::array kTable = {
         .rxm_queue = 0,
         .rxm_shared_receives = 0,
         .delivery = Delivery::kAlways,
-        .granted_reads = false,
+        .closes_after_reads = false,
         .remedy = "run both processes on one host, in one network namespace, as one user"},
 };
 

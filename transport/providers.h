@@ -43,8 +43,9 @@ struct ProviderTraits {
   // found a message of it still unread, and posted the buffer to the connection again.
   std::size_t rxm_shared_receives;
   Delivery delivery;
-  // A write is faster than a read, so much that asking the peer for one pays (endpoint_grants.cc).
-  bool granted_reads;
+  // libfabric 1.17: a connection that closes while bytes of a read come in ends that read twice,
+  // the second time out of memory that it has freed, and crashes.
+  bool closes_after_reads;
   std::string_view remedy;  // what to do when it is not there
 };
 

@@ -23,20 +23,6 @@ void RegionList::close() {
   regions_.clear();
 }
 
-std::shared_ptr<Region> RegionList::find(std::size_t rail, Window first_byte,
-                                         std::uint64_t size) const {
-  const std::lock_guard lock(mutex_);
-  for (Region* region : regions_) {
-    const RemoteMemory& windows = *region->remote();
-    if (rail >= windows.size() || windows[rail].key != first_byte.key) continue;
-    const std::uint64_t offset = first_byte.address - windows[rail].address;
-    const std::uint64_t there = region->bytes().size();
-    // Null when its last owner is just letting go of it.
-    if (offset <= there && size <= there - offset) return region->weak_from_this().lock();
-  }
-  return nullptr;
-}
-
 Result<std::shared_ptr<Region>> Region::make(std::shared_ptr<RegionList> list,
                                              std::span<const std::unique_ptr<Rail>> rails,
                                              std::size_t bytes, Access access) {

@@ -27,15 +27,13 @@ class RegionList {
   void remove(Region& region);
   // The same for all: no rail knows any memory afterwards.
   void close();
-  // The region that peers may reach on rail `rail` by these bytes, or null.
-  std::shared_ptr<Region> find(std::size_t rail, Window first_byte, std::uint64_t size) const;
 
  private:
   mutable std::mutex mutex_;  // guards the list and every region's registrations
   std::unordered_set<Region*> regions_;
 };
 
-class Region : public std::enable_shared_from_this<Region> {
+class Region {
  public:
   // kResourceExhausted: bytes, limit and remedy.
   static Result<std::shared_ptr<Region>> make(std::shared_ptr<RegionList> list,

@@ -227,6 +227,41 @@ TEST_CASE("both sides close with everything in flight") {
   }
 }
 
+TEST_CASE("an endpoint closes in the middle of reads, on either side of them") {
+  constexpr std::size_t kSize = 1 << 20, kReads = 24;
+  for (std::size_t round = 0; round < 3 * kReads; ++round) {
+    CAPTURE(round);
+    std::vector<RegisteredMemory> memories;  // outlive the endpoints
+    Tally tally;
+    auto reader = std::make_unique<Node>(), source = std::make_unique<Node>();
+    const Peer peer = reader->connect(*source);
+    memories.push_back(source->memory(kSize));
+    for (std::size_t i = 0; i < kReads; ++i) memories.push_back(reader->memory(kSize));
+    std::atomic<std::size_t> ended = 0;
+    reader->on_thread([&] {
+      for (std::size_t i = 0; i < kReads; ++i)
+        reader->endpoint->read(peer, {&memories[1 + i], 0, kSize}, at(memories[0]), soon(),
+                               [&, each = tally.next()](Outcome outcome) {
+                                 each(std::move(outcome));
+                                 ended.fetch_add(1);
+                                 ended.notify_all();
+                               });
+      return 0;
+    });
+    // Some are through, some half, some have not begun.
+    const std::size_t wanted = round % kReads;
+    for (std::size_t seen = ended; seen < wanted; seen = ended) ended.wait(seen);
+    std::jthread other;
+    if (round / kReads == 2)
+      other = std::jthread([&] { source.reset(); });
+    else if (round / kReads == 1)
+      source.reset();
+    reader.reset();
+    CHECK(tally.all_ended());
+    CHECK(tally.twice() == 0);
+  }
+}
+
 TEST_CASE("an endpoint that was never started closes, and one without peers") {
   auto never = open_endpoint();
   const RegisteredMemory memory = value_or_throw(never->allocate(4096, transport::Access::kPeers));
