@@ -5,6 +5,8 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "common/name_patterns.h"
+
 namespace leeway {
 
 void JobSettings::describe(Knobs& k) {
@@ -22,6 +24,22 @@ void JobSettings::describe(Knobs& k) {
         "adam, adamw, adagrad: added to the root of the second moment");
   k.add("weight_decay", weight_decay, "per update",
         "L2 penalty added to the gradient; adamw: taken off the weights, times the learning rate");
+  k.add("weight_decay_skip", weight_decay_skip, "names",
+        "tensors without weight decay, with wildcards: *.bias,*norm*");
+  k.add("schedule", schedule, "how the learning rate falls over the job");
+  k.add("schedule_steps", schedule_steps, "steps",
+        "step: between two falls; linear, cosine: where the fall ends");
+  k.add("schedule_factor", schedule_factor, "0..1",
+        "step: of each fall; linear, cosine: what of the learning rate is left at the end");
+  k.add("warmup_steps", warmup_steps, "steps",
+        "in which the learning rate climbs in equal parts at the start; 0 = none");
+  k.add("staleness_rate", staleness_rate, "inverse: a gradient of staleness t at 1 / (1 + t)");
+  k.add("staleness_decay", staleness_decay, "per clock",
+        "a gradient of staleness t counts exp(-this * t) times; 0 = off");
+  k.add("delay_compensation", delay_compensation, "a small number",
+        "adds this * g * g * (change of the weights since the pull) to g; costs a copy of the "
+        "weights "
+        "for each worker; 0 = off");
   k.add("pull_dtype", pull_dtype, "how weights travel to the workers");
   k.add("checksum", checksum, "of pushed payloads: servers verify what they read");
   k.add("loss_scale_initial", loss_scale_initial, "a power of two",
@@ -52,6 +70,10 @@ Optimizer JobSettings::optimizer_type() const {
   throw std::logic_error("a Choice holds one of its words");
 }
 
+bool JobSettings::decays(std::string_view tensor) const {
+  return weight_decay != 0 && !matches_any(weight_decay_skip, tensor);
+}
+
 Result<JobSettings> JobSettings::from_values(const std::map<std::string, std::string>& values) {
   JobSettings settings;
   Knobs knobs;
@@ -76,6 +98,21 @@ Status JobSettings::check() const {
   if (beta2 < 0 || beta2 >= 1) return bad(fmt::format("beta2 = {} is not in [0, 1)", beta2));
   if (epsilon <= 0) return bad(fmt::format("epsilon = {} is not positive", epsilon));
   if (weight_decay < 0) return bad(fmt::format("weight_decay = {} is negative", weight_decay));
+  if (schedule_factor < 0 || schedule_factor > 1)
+    return bad(fmt::format("schedule_factor = {} is not in [0, 1]", schedule_factor));
+  if (schedule.value == "step" && schedule_steps == 0)
+    return bad("schedule = step needs schedule_steps: after how many steps it falls");
+  if ((schedule.value == "linear" || schedule.value == "cosine") && schedule_steps <= warmup_steps)
+    return bad(
+        fmt::format("schedule = {} ends at schedule_steps = {}, which must lie behind "
+                    "warmup_steps = {}",
+                    schedule.value, schedule_steps, warmup_steps));
+  if (staleness_decay < 0)
+    return bad(fmt::format("staleness_decay = {} is negative", staleness_decay));
+  if (delay_compensation < 0)
+    return bad(fmt::format("delay_compensation = {} is negative", delay_compensation));
+  if (delay_compensation != 0 && per_clock())
+    return bad("delay_compensation needs update = per_push: the weights of one pull are kept");
   if (!power_of_two(loss_scale_min) || !power_of_two(loss_scale_max) ||
       !power_of_two(loss_scale_initial))
     return bad("loss_scale_initial, loss_scale_min and loss_scale_max must be powers of two");

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 
 #include "common/knobs.h"
 #include "common/optimizer.h"
@@ -27,6 +28,18 @@ struct JobSettings {
   double beta2 = 0.999;
   double epsilon = 1e-8;
   double weight_decay = 0.0;
+  std::string weight_decay_skip;
+
+  // The learning rate over the job (common/learning_rate.h).
+  Choice schedule{"constant", {"constant", "step", "linear", "cosine"}};
+  std::uint64_t schedule_steps = 0;
+  double schedule_factor = 0.1;
+  std::uint64_t warmup_steps = 0;
+
+  // What staleness does to an update (server/update_rule.h).
+  Choice staleness_rate{"off", {"off", "inverse"}};
+  double staleness_decay = 0.0;
+  double delay_compensation = 0.0;
 
   // Numbers on the wire.
   Choice pull_dtype{"f16", {"f16", "bf16", "f32"}};
@@ -54,6 +67,7 @@ struct JobSettings {
   void describe(Knobs& knobs);
   Dtype pull_type() const;
   Optimizer optimizer_type() const;
+  bool decays(std::string_view tensor) const;  // weight_decay applies to it
   bool per_clock() const { return update.value == "per_clock"; }
 
   // From what the scheduler sent: a name that is not known or a value that does not parse means

@@ -15,6 +15,8 @@ struct Gradient {
   const std::byte* data = nullptr;  // `elements` of dtype
   Dtype dtype = Dtype::kF16;        // kF16, kBf16 or kF32
   float inverse_scale = 1.0f;       // 1 / the scale that the worker multiplied by
+  // The published weights that it was computed on, or null: only with delay_compensation.
+  const std::byte* then = nullptr;
 };
 
 // Element i as it travelled, before inverse_scale.

@@ -29,8 +29,17 @@ void update_all(const UpdatePlan& plan, bool publish) {
   float unused = 0.0f;
   for (std::size_t i = 0; i < plan.elements; ++i) {
     float g = 0.0f;
-    for (std::size_t n = 0; n < plan.gradient_count; ++n)
-      g = g + load_element(plan.gradients[n], i) * plan.gradients[n].inverse_scale;
+    for (std::size_t n = 0; n < plan.gradient_count; ++n) {
+      const Gradient& gradient = plan.gradients[n];
+      const float x = load_element(gradient, i) * gradient.inverse_scale;
+      if (gradient.then == nullptr) {
+        g = g + x;
+        continue;
+      }
+      const Gradient then{.data = gradient.then, .dtype = plan.publish_dtype};
+      g = g + compensate<Scalar>(plan.coefficients.delay_compensation, 0.0f + x, plan.master[i],
+                                 0.0f + load_element(then, i));
+    }
     float& m = state_arrays(kOptimizer) > 0 ? plan.m[i] : unused;
     float& v = state_arrays(kOptimizer) > 1 ? plan.v[i] : unused;
     const float w = step_element<kOptimizer, Scalar>(plan.coefficients, g, plan.master[i], m, v);
@@ -49,7 +58,7 @@ void scalar::update(const UpdatePlan* plans, std::size_t count) {
 
 UpdatePlan plan_update(Optimizer optimizer, const Hyper& hyper, const UpdateArgs& args) {
   LEEWAY_CHECK(!args.gradients.empty());
-  const double rate = hyper.learning_rate;
+  const double rate = static_cast<double>(hyper.learning_rate) * args.rate;
   const auto correction = [&](float beta) {
     return 1.0 - std::pow(static_cast<double>(beta), static_cast<double>(args.step));
   };
@@ -57,7 +66,7 @@ UpdatePlan plan_update(Optimizer optimizer, const Hyper& hyper, const UpdateArgs
   plan.optimizer = optimizer;
   plan.publish_dtype = args.publish_dtype;
   plan.coefficients = {
-      .decays = hyper.weight_decay != 0.0f,
+      .decays = args.decays && hyper.weight_decay != 0.0f,
       .gathers = args.step % hyper.momentum_period != 0,
       .weight = args.weight,
       .weight_decay = optimizer == Optimizer::kAdamW ? static_cast<float>(rate * hyper.weight_decay)
@@ -71,7 +80,8 @@ UpdatePlan plan_update(Optimizer optimizer, const Hyper& hyper, const UpdateArgs
       .one_minus_beta2 = 1.0f - hyper.beta2,
       .epsilon = hyper.epsilon,
       .step_size = static_cast<float>(rate / correction(hyper.beta1)),
-      .root_correction = static_cast<float>(1.0 / std::sqrt(correction(hyper.beta2)))};
+      .root_correction = static_cast<float>(1.0 / std::sqrt(correction(hyper.beta2))),
+      .delay_compensation = hyper.delay_compensation};
   plan.gradients = args.gradients.data();
   plan.gradient_count = args.gradients.size();
   plan.elements = args.elements;

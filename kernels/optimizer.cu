@@ -17,7 +17,12 @@ __global__ void update_kernel(UpdatePlan plan, DeviceGradients gradients) {
     float g = 0.0f;
     for (std::size_t n = 0; n < plan.gradient_count; ++n) {
       const Gradient& gradient = gradients.list[n];
-      g = g + load_gradient(gradient, i) * gradient.inverse_scale;
+      const float x = load_gradient(gradient, i) * gradient.inverse_scale;
+      g = g +
+          (gradient.then == nullptr
+               ? x
+               : compensate<Scalar>(plan.coefficients.delay_compensation, 0.0f + x, plan.master[i],
+                                    0.0f + load_element(gradient.then, plan.publish_dtype, i)));
     }
     float unused = 0.0f;
     float& m = state_arrays(kOptimizer) > 0 ? plan.m[i] : unused;

@@ -6,6 +6,10 @@
 // gives the same bits for the same input.
 //
 //   g = 0;  for each gradient i in order:  g = g + data_i * inverse_scale_i
+//           with delay compensation, when the weights `then` of the gradient are known:
+//             x = 0 + data_i * inverse_scale_i
+//             g = g + (x + ((delay_compensation * x) * x) * (w - (0 + then_i)))
+//           Zheng et al. 2017 (ICML), eq. 10: x * x stands for the diagonal of the Hessian
 //   g = g * weight
 //   g = g + weight_decay * w                  (all but adamw; only when weight_decay != 0)
 //
@@ -63,11 +67,14 @@ struct Hyper {
   float epsilon = 1e-8f;
   float weight_decay = 0.0f;
   std::uint32_t momentum_period = 4;  // N of delayed_nesterov, at least 1
+  float delay_compensation = 0.0f;    // lambda
 };
 
 struct UpdateArgs {
   std::span<const Gradient> gradients;  // at least one
   float weight = 1.0f;                  // 1/n to average n of them
+  float rate = 1.0f;                    // the learning rate is multiplied by it
+  bool decays = true;                   // weight_decay applies
   std::size_t elements = 0;
   float* master = nullptr;
   float* state[2] = {nullptr, nullptr};  // m, v

@@ -71,12 +71,41 @@ void update_partial(const UpdatePlan& plan, const Step<V, kOptimizer>& step, con
   std::memcpy(plan.publish + at * bytes, published.values, count * bytes);
 }
 
+// sums[0, count) (+)= the gradient, corrected for its delay.
+template <typename V, bool kFirst>
+void add_compensated(const UpdatePlan& plan, const Gradient& gradient, std::size_t at,
+                     std::size_t count, float* sums) {
+  alignas(64) float x[kUpdateBlock];
+  alignas(64) float then[kUpdateBlock];
+  add_gradient<V, true>(gradient, at, count, x);
+  add_gradient<V, true>({.data = gradient.then, .dtype = plan.publish_dtype}, at, count, then);
+  const auto lambda = V::set(plan.coefficients.delay_compensation);
+  const auto add = [&](std::size_t i, const float* master) {
+    const auto before = kFirst ? V::set(0.0f) : V::load(sums + i);
+    V::store(sums + i,
+             before + compensate<V>(lambda, V::load(x + i), V::load(master), V::load(then + i)));
+  };
+  std::size_t i = 0;
+  for (; i + V::kWidth <= count; i += V::kWidth) add(i, plan.master + at + i);
+  if (i < count) add(i, Padded<V, float>(plan.master + at + i, count - i).values);
+}
+
+template <typename V, bool kFirst>
+void add_any(const UpdatePlan& plan, const Gradient& gradient, std::size_t at, std::size_t count,
+             float* sums) {
+  if (gradient.then != nullptr)
+    add_compensated<V, kFirst>(plan, gradient, at, count, sums);
+  else
+    add_gradient<V, kFirst>(gradient, at, count, sums);
+}
+
 template <typename V, Optimizer kOptimizer, bool kPublish, bool kStream>
 void update_block(const UpdatePlan& plan, const Step<V, kOptimizer>& step, std::size_t at,
                   std::size_t count) {
   alignas(64) float sums[kUpdateBlock];
   const Gradient& first = plan.gradients[0];
-  const bool single = plan.gradient_count == 1 && first.dtype == Dtype::kF16;
+  const bool single =
+      plan.gradient_count == 1 && first.dtype == Dtype::kF16 && first.then == nullptr;
   const auto run = [&](auto gradient_at) {
     std::size_t i = 0;
     for (; i + V::kWidth <= count; i += V::kWidth) {
@@ -95,9 +124,9 @@ void update_block(const UpdatePlan& plan, const Step<V, kOptimizer>& step, std::
     });
     if (i < count) add_gradient<V, true>(first, at + i, count - i, sums + i);
   } else {
-    add_gradient<V, true>(first, at, count, sums);
+    add_any<V, true>(plan, first, at, count, sums);
     for (std::size_t n = 1; n < plan.gradient_count; ++n)
-      add_gradient<V, false>(plan.gradients[n], at, count, sums);
+      add_any<V, false>(plan, plan.gradients[n], at, count, sums);
     i = run([&](std::size_t k) { return V::load(sums + k); });
   }
   if (i < count) update_partial<V, kOptimizer, kPublish>(plan, step, sums + i, at + i, count - i);

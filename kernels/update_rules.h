@@ -34,6 +34,7 @@ struct Coefficients {
   F weight, weight_decay;
   F learning_rate, momentum, share;  // share = 1 / momentum_period
   F beta1, one_minus_beta1, beta2, one_minus_beta2, epsilon, step_size, root_correction;
+  F delay_compensation;
 };
 
 template <typename V>
@@ -51,7 +52,14 @@ Coefficients<V> broadcast(const Coefficients<Scalar>& c) {
           .one_minus_beta2 = V::set(c.one_minus_beta2),
           .epsilon = V::set(c.epsilon),
           .step_size = V::set(c.step_size),
-          .root_correction = V::set(c.root_correction)};
+          .root_correction = V::set(c.root_correction),
+          .delay_compensation = V::set(c.delay_compensation)};
+}
+
+// One worker's gradient, corrected for what the weights went since it was computed.
+template <typename V, typename F = typename V::F>
+LEEWAY_HOST_DEVICE inline F compensate(F lambda, F g, F w, F then) {
+  return g + ((lambda * g) * g) * (w - then);
 }
 
 // The new weight from the gradient g and the old weight w; state is updated in place.

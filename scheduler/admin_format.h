@@ -19,6 +19,10 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
+// Of the next update: learning_rate times its schedule at the clock of the fastest worker. NaN when
+// the settings are of another version.
+double learning_rate_now(const rpc::JobStatus& status);
+
 std::string status_text(const rpc::JobStatus& status);
 std::string workers_text(const rpc::JobStatus& status);
 std::string servers_text(const rpc::JobStatus& status);

@@ -105,6 +105,7 @@ std::string status_json(const rpc::JobStatus& status) {
        {"last_checkpoint",
         status.__isset.last_checkpoint ? checkpoint(status.last_checkpoint) : Json(nullptr)},
        {"settings", status.settings},
+       {"learning_rate", number(learning_rate_now(status))},
        {"servers", members(status.servers)},
        {"workers", members(status.workers)}});
 }

@@ -6,6 +6,7 @@
 #include <cctype>
 #include <cmath>
 
+#include "common/learning_rate.h"
 #include "common/tensor.h"
 #include "scheduler/admin_format.h"
 
@@ -54,12 +55,33 @@ std::string errors_text(const std::vector<rpc::MemberStatus>& members) {
   return text;
 }
 
+std::string rate_text(const rpc::JobStatus& status) {
+  const auto base = status.settings.find("learning_rate");
+  const auto schedule = status.settings.find("schedule");
+  const double now = learning_rate_now(status);
+  if (base == status.settings.end() || schedule == status.settings.end() || !std::isfinite(now))
+    return "-";
+  const std::string text = fmt::format("{:.6g}", now);
+  return text == base->second ? text
+                              : fmt::format("{} ({}, {})", text, base->second, schedule->second);
+}
+
 bool numeric(const std::string& cell) {
   return cell == "-" || (!cell.empty() && std::isdigit(static_cast<unsigned char>(cell.back())) &&
                          cell.find_first_not_of("0123456789.-") == std::string::npos);
 }
 
 }  // namespace
+
+double learning_rate_now(const rpc::JobStatus& status) {
+  const auto settings = JobSettings::from_values(status.settings);
+  if (!settings || !settings->check()) return std::nan("");
+  std::int64_t fastest = 0;
+  for (const rpc::MemberStatus& worker : status.workers)
+    fastest = std::max(fastest, worker.worker.clock);
+  return settings->learning_rate *
+         learning_rate_factor(*settings, static_cast<std::uint64_t>(fastest));
+}
 
 std::string Table::text() const {
   const std::size_t columns = rows_.front().size();
@@ -106,8 +128,8 @@ std::string status_text(const rpc::JobStatus& status) {
   out += fmt::format("clocks       {} to {}\n", slowest == INT64_MAX ? 0 : slowest, fastest);
   out += fmt::format("consistency  staleness {}, {}; {} violations\n", setting("staleness"),
                      setting("update"), violations);
-  out += fmt::format("optimizer    {}, learning rate {}\n", setting("optimizer"),
-                     setting("learning_rate"));
+  out +=
+      fmt::format("optimizer    {}, learning rate {}\n", setting("optimizer"), rate_text(status));
   out += fmt::format("samples      {}, {} a second\n", status.samples,
                      decimal(status.samples_per_second, 0));
   out += fmt::format("traffic      {} GB/s pushed, {} GB/s pulled\n", gigabytes(pushed),

@@ -65,12 +65,14 @@ struct Contribution {
   // How many updates this shard has had since the weights were given that the gradient was computed
   // on, those before this one in the same Apply included.
   std::uint64_t staleness = 0;
+  float factor = 1;  // its gradient counts so many times
 };
 
 // One update: the sum of the contributions, in this order, times `weight`.
 struct Sum {
   std::vector<Contribution> contributions;
   float weight = 1;
+  float rate = 1;  // the learning rate is multiplied by it
 };
 
 // Update every partition of the shard by these sums, one after the other, in one pass over memory.

@@ -235,6 +235,18 @@ void Engine::write_partition(const std::shared_ptr<PullTransfer>& pull,
   pull->pulled.entries.push_back({bundles_[p].id, shard_->version(p)});
   if (shard_->elements(p) == 0 || shard_->version(p) == entry.have) return finish_pull(pull);
   const Shard::Reading reading = shard_->begin_read(p);
+  const auto send = [this, pull, entry, reading] { queue_write(pull, entry, reading); };
+  if (layout_.shape().remembered == 0) return send();
+  pool_.run([this, send, p, reading, worker = pull->worker] {
+    shard_->remember(p, reading.copy, worker);
+    endpoint_->post([this, send] {
+      if (!stopping_) send();
+    });
+  });
+}
+
+void Engine::queue_write(const std::shared_ptr<PullTransfer>& pull, const AnswerPull::Entry& entry,
+                         const Shard::Reading& reading) {
   writes_.add(pull->worker, reading.place.bytes, [this, pull, entry, reading] {
     const auto done = [this, pull, entry, reading](const transport::Outcome& outcome) {
       if (stopping_) return;
@@ -307,7 +319,7 @@ void Engine::on_view(const EngineView& view) {
       report_.fault =
           fmt::format("cannot reach worker.{}: {}", worker.news.id.value(), peer.error().message);
   }
-  hyper_.learning_rate = static_cast<float>(view.learning_rate);
+  rule_.set_learning_rate(view.learning_rate);
   run(core_->view(news, view.initializer));
   switch (view.order) {
     case EngineView::Order::kNone:

@@ -23,6 +23,7 @@
 #include "server/shard.h"
 #include "server/snapshot.h"
 #include "server/transfer_queue.h"
+#include "server/update_rule.h"
 #include "transport/bundle.h"
 #include "transport/endpoint.h"
 #include "transport/outbox.h"
@@ -136,6 +137,8 @@ class Engine {
   void send_frame(WorkerId worker, const transport::Outbox::Frame& frame);
   void send_pulled(WorkerId worker, const transport::Pulled& pulled);
   void write_partition(const std::shared_ptr<PullTransfer>& pull, const AnswerPull::Entry& entry);
+  void queue_write(const std::shared_ptr<PullTransfer>& pull, const AnswerPull::Entry& entry,
+                   const Shard::Reading& reading);
   void finish_pull(const std::shared_ptr<PullTransfer>& pull);
   TimePoint deadline() const;
 
@@ -149,11 +152,10 @@ class Engine {
   // To the core and the shard, a partition is one of these.
   const std::vector<transport::Bundle> bundles_;
   const ShardLayout layout_;
-  const kernels::Optimizer optimizer_;
-  kernels::Hyper hyper_;
+  UpdateRule rule_;
   // Memory first: transfers and tasks end before it goes.
   transport::RegisteredMemory masters_, published_, slabs_;
-  std::unique_ptr<std::byte[]> state_;
+  std::unique_ptr<std::byte[]> state_, then_;
   std::unique_ptr<Shard> shard_;
   std::unique_ptr<Consistency> core_;
 

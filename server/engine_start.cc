@@ -13,14 +13,11 @@
 namespace leeway::server {
 namespace {
 
-kernels::Hyper hyper_of(const JobSettings& settings) {
-  return {.learning_rate = static_cast<float>(settings.learning_rate),
-          .momentum = static_cast<float>(settings.momentum),
-          .beta1 = static_cast<float>(settings.beta1),
-          .beta2 = static_cast<float>(settings.beta2),
-          .epsilon = static_cast<float>(settings.epsilon),
-          .weight_decay = static_cast<float>(settings.weight_decay),
-          .momentum_period = settings.momentum_period};
+// The largest clock of any step that the restored weights hold.
+Clock clock_of(const EngineConfig& config) {
+  std::uint64_t steps = 1;
+  for (const auto& [id, worker] : config.workers) steps = std::max(steps, worker.clock.value());
+  return Clock(steps - 1);
 }
 
 SlabRule rule_of(const EngineConfig& config) {
@@ -34,15 +31,23 @@ SlabRule rule_of(const EngineConfig& config) {
 std::vector<transport::Bundle> bundles_of(const EngineConfig& config) {
   std::vector<transport::BundlePiece> pieces;
   for (const EngineConfig::Partition& partition : config.partitions)
-    pieces.push_back({partition.id, partition.elements,
-                      partition.elements == element_count(config.tensors[partition.tensor].shape)});
+    pieces.push_back({.id = partition.id,
+                      .elements = partition.elements,
+                      .whole_tensor = partition.elements ==
+                                      element_count(config.tensors[partition.tensor].shape),
+                      .decays = config.settings.decays(config.tensors[partition.tensor].name)});
   return transport::make_bundles(pieces);
 }
 
 ShardLayout layout_of(const EngineConfig& config, const std::vector<transport::Bundle>& bundles) {
   ShardShape shape{.state_arrays = state_arrays(config.settings.optimizer_type()),
                    .pull_dtype = config.settings.pull_type()};
-  for (const transport::Bundle& bundle : bundles) shape.elements.push_back(bundle.elements);
+  if (config.settings.delay_compensation != 0)
+    shape.remembered = static_cast<std::uint32_t>(config.workers.size());
+  for (const transport::Bundle& bundle : bundles) {
+    shape.elements.push_back(bundle.elements);
+    shape.decays.push_back(bundle.decays);
+  }
   return value_or_throw(lay_out(shape, rule_of(config)));
 }
 
@@ -60,16 +65,17 @@ Engine::Engine(std::unique_ptr<transport::Endpoint> endpoint, EngineConfig confi
     : config_(std::move(config)),
       bundles_(bundles_of(config_)),
       layout_(layout_of(config_, bundles_)),
-      optimizer_(config_.settings.optimizer_type()),
-      hyper_(hyper_of(config_.settings)),
+      rule_(config_.settings, clock_of(config_)),
       masters_(allocate(*endpoint, layout_.master_bytes(), transport::Access::kOwn)),
       published_(allocate(*endpoint, layout_.published_bytes(), transport::Access::kOwn)),
       slabs_(allocate(*endpoint, layout_.slab_bytes(), transport::Access::kOwn)),
       state_(std::make_unique<std::byte[]>(at_least_one(layout_.state_bytes()))),
+      then_(std::make_unique<std::byte[]>(at_least_one(layout_.then_bytes()))),
       shard_(std::make_unique<Shard>(layout_, ShardBlocks{masters_.bytes(),
                                                           {state_.get(), layout_.state_bytes()},
                                                           published_.bytes(),
-                                                          slabs_.bytes()})),
+                                                          slabs_.bytes(),
+                                                          {then_.get(), layout_.then_bytes()}})),
       core_(make_core()),
       outbox_(endpoint->info().max_message,
               [this](std::uint32_t to, const auto& frame) { send_frame(WorkerId(to), frame); }),

@@ -16,7 +16,10 @@ constexpr std::uint64_t kUpdateHere = 1u << 15;
 
 }  // namespace
 
-void Engine::carry_out(Apply& effect) { begin_update({.apply = std::move(effect)}); }
+void Engine::carry_out(Apply& effect) {
+  for (Sum& sum : effect.sums) rule_.weigh(sum);
+  begin_update({.apply = std::move(effect)});
+}
 
 void Engine::carry_out(PublishInitial&) { begin_update({.initial = true}); }
 
@@ -61,13 +64,13 @@ void Engine::continue_update() {
 
 void Engine::compute(Group group) {
   auto work = [this, group = std::move(group), snapshot = snapshot_, update = update_.get(),
-               hyper = hyper_] {
+               hyper = rule_.hyper()] {
     for (const LocalPartition p : group.copy_first) snapshot->copy_aside(p);
     for (const LocalPartition p : group.partitions) {
       if (update->initial)
         shard_->publish_partition(p);
       else
-        shard_->update_partition(p, optimizer_, hyper, update->apply.sums);
+        shard_->update_partition(p, rule_.optimizer(), hyper, update->apply.sums);
     }
     return group.partitions;
   };

@@ -1,5 +1,6 @@
 #include "server/shard.h"
 
+#include <cstring>
 #include <utility>
 
 #include "common/result.h"
@@ -13,6 +14,7 @@ Shard::Shard(const ShardLayout& layout, ShardBlocks blocks)
   LEEWAY_CHECK(blocks_.state.size() >= layout.state_bytes());
   LEEWAY_CHECK(blocks_.published.size() >= layout.published_bytes());
   LEEWAY_CHECK(blocks_.slabs.size() >= layout.slab_bytes());
+  LEEWAY_CHECK(blocks_.then.size() >= layout.then_bytes());
 }
 
 Shard::Reading Shard::begin_read(LocalPartition p) {
@@ -24,6 +26,12 @@ Shard::Reading Shard::begin_read(LocalPartition p) {
 void Shard::end_read(LocalPartition p, int copy) {
   LEEWAY_CHECK(entries_[p].readers[copy] > 0);
   --entries_[p].readers[copy];
+}
+
+void Shard::remember(LocalPartition p, int copy, WorkerId worker) {
+  const ShardLayout::Place from = layout_.published(p, copy);
+  std::memcpy(blocks_.then.data() + layout_.then(p, worker.value()).offset,
+              blocks_.published.data() + from.offset, from.bytes);
 }
 
 bool Shard::may_update(LocalPartition p) const {
@@ -57,6 +65,11 @@ std::byte* Shard::spare(LocalPartition p) const {
   return blocks_.published.data() + layout_.published(p, 1 - entries_[p].current).offset;
 }
 
+const std::byte* Shard::then(LocalPartition p, WorkerId worker) const {
+  if (layout_.shape().remembered == 0) return nullptr;
+  return blocks_.then.data() + layout_.then(p, worker.value()).offset;
+}
+
 void Shard::publish_partition(LocalPartition p) {
   kernels::convert(master(p), layout_.shape().pull_dtype, spare(p));
 }
@@ -69,12 +82,15 @@ void Shard::update_partition(LocalPartition p, kernels::Optimizer optimizer,
     for (const Contribution& contribution : sum.contributions)
       gradients.push_back({.data = blocks_.slabs.data() + layout_.slab(p, contribution.slab).offset,
                            .dtype = Dtype::kF16,
-                           .inverse_scale = 1.0f / contribution.scales[p]});
+                           .inverse_scale = contribution.factor / contribution.scales[p],
+                           .then = then(p, contribution.step.worker)});
   std::vector<kernels::UpdateArgs> updates;
   std::span<const kernels::Gradient> left = gradients;
   for (const Sum& sum : sums) {
     kernels::UpdateArgs args{.gradients = left.first(sum.contributions.size()),
                              .weight = sum.weight,
+                             .rate = sum.rate,
+                             .decays = layout_.decays(p),
                              .elements = elements(p),
                              .master = master(p).data(),
                              .publish = spare(p),

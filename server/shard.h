@@ -5,7 +5,7 @@
 // writes the spare, which then becomes current. An update whose spare is still being read waits.
 //
 // Called from one thread (the endpoint's) except update_partition() and publish_partition(), which
-// run on any thread between begin_update() and end_update() of that partition.
+// run on any thread between begin_update() and end_update() of that partition, and remember().
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ namespace leeway::server {
 
 // The blocks of ShardLayout, all of at least the sizes it asks for; they outlive the Shard.
 struct ShardBlocks {
-  std::span<std::byte> masters, state, published, slabs;
+  std::span<std::byte> masters, state, published, slabs, then;
 };
 
 class Shard {
@@ -40,6 +40,9 @@ class Shard {
   };
   Reading begin_read(LocalPartition p);
   void end_read(LocalPartition p, int copy);
+  // [between begin_read and end_read, any thread] These are the weights that the worker's next
+  // gradient is computed on. Not while an update has a gradient of that worker's.
+  void remember(LocalPartition p, int copy, WorkerId worker);
 
   bool may_update(LocalPartition p) const;  // no transfer reads the spare
   void begin_update(LocalPartition p);
@@ -67,6 +70,7 @@ class Shard {
     bool updating = false;
   };
   std::byte* spare(LocalPartition p) const;
+  const std::byte* then(LocalPartition p, WorkerId worker) const;
 
   const ShardLayout& layout_;
   const ShardBlocks blocks_;

@@ -52,6 +52,8 @@ ShardLayout::ShardLayout(ShardShape shape, std::uint32_t slabs) : shape_(std::mo
     published_.push_back(lay(sizes_[2], size_of(shape_.pull_dtype), kind++));
   for (std::uint32_t i = 0; i < slabs; ++i)
     slabs_.push_back(lay(sizes_[3], 2, kind + i % (12 - kind)));
+  for (std::uint32_t i = 0; i < shape_.remembered; ++i)
+    then_.push_back(lay(sizes_[4], size_of(shape_.pull_dtype), 11 - i % (12 - kind)));
 }
 
 std::uint64_t ShardLayout::total_elements() const {
@@ -59,10 +61,14 @@ std::uint64_t ShardLayout::total_elements() const {
 }
 
 std::string ShardLayout::sum() const {
+  const std::string kept = shape_.remembered == 0
+                               ? std::string()
+                               : fmt::format(" + weights of {} workers for delay_compensation {}",
+                                             shape_.remembered, print_bytes(then_bytes()));
   return fmt::format(
-      "masters {} + optimizer state {} + two published copies {} + {} gradient slabs {} = {}",
+      "masters {} + optimizer state {} + two published copies {} + {} gradient slabs {}{} = {}",
       print_bytes(master_bytes()), print_bytes(state_bytes()), print_bytes(published_bytes()),
-      slabs(), print_bytes(slab_bytes()), print_bytes(total_bytes()));
+      slabs(), print_bytes(slab_bytes()), kept, print_bytes(total_bytes()));
 }
 
 std::uint32_t SlabRule::minimum() const {

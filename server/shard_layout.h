@@ -1,12 +1,14 @@
 // Where the arrays of a shard lie, and what that costs. Pure arithmetic, done before anything is
 // allocated, so that a model that does not fit is refused with the sum shown.
 //
-// Four blocks of memory, each page-aligned by its allocator:
+// Five blocks of memory, each page-aligned by its allocator:
 //
 //   masters    FP32, one array a partition            initial values are read into it
 //   state      FP32, 0, 1 or 2 arrays a partition     the optimizer's own
 //   published  pull dtype, two copies a partition     pulls are written out of it
 //   slabs      FP16, one array a partition and slab   gradients are read into it
+//   then       pull dtype, one array a partition and  delay compensation alone: the weights that
+//              worker                                 each worker computes its gradient on
 //
 // Arrays of 64 KiB and more start at their own offset modulo 4 KiB: two arrays of one update at the
 // same one make the update three to five times slower (docs/performance.md).
@@ -25,6 +27,8 @@ struct ShardShape {
   std::vector<std::uint64_t> elements;  // by partition
   int state_arrays = 0;
   Dtype pull_dtype = Dtype::kF16;
+  std::uint32_t remembered = 0;  // workers whose last weights are kept
+  std::vector<bool> decays;      // by partition: weight decay applies; empty = to all
 };
 
 class ShardLayout {
@@ -46,11 +50,21 @@ class ShardLayout {
     return at(slabs_[slab], partition, 2);
   }
 
+  Place then(std::size_t partition, std::uint32_t worker) const {
+    return at(then_[worker], partition, size_of(shape_.pull_dtype));
+  }
+  bool decays(std::size_t partition) const {
+    return shape_.decays.empty() || shape_.decays[partition];
+  }
+
   std::size_t master_bytes() const noexcept { return sizes_[0]; }
   std::size_t state_bytes() const noexcept { return sizes_[1]; }
   std::size_t published_bytes() const noexcept { return sizes_[2]; }
   std::size_t slab_bytes() const noexcept { return sizes_[3]; }
-  std::size_t total_bytes() const noexcept { return sizes_[0] + sizes_[1] + sizes_[2] + sizes_[3]; }
+  std::size_t then_bytes() const noexcept { return sizes_[4]; }
+  std::size_t total_bytes() const noexcept {
+    return sizes_[0] + sizes_[1] + sizes_[2] + sizes_[3] + sizes_[4];
+  }
   std::uint32_t slabs() const noexcept { return static_cast<std::uint32_t>(slabs_.size()); }
   const ShardShape& shape() const noexcept { return shape_; }
   std::uint64_t total_elements() const;
@@ -66,8 +80,8 @@ class ShardLayout {
 
   ShardShape shape_;
   Offsets masters_;
-  std::vector<Offsets> state_, published_, slabs_;
-  std::size_t sizes_[4] = {0, 0, 0, 0};
+  std::vector<Offsets> state_, published_, slabs_, then_;
+  std::size_t sizes_[5] = {0, 0, 0, 0, 0};
 };
 
 struct SlabRule {

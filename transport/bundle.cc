@@ -15,9 +15,10 @@ constexpr std::uint64_t kAlignElements = 32;  // a cache line of FP16
 
 std::vector<Bundle> make_bundles(std::span<const BundlePiece> pieces) {
   std::vector<Bundle> bundles;
-  std::optional<std::size_t> open;  // the bundle that takes small ones
+  std::optional<std::size_t> opened[2];  // the bundles that take small ones, by decays
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     const BundlePiece& piece = pieces[i];
+    std::optional<std::size_t>& open = opened[piece.decays ? 1 : 0];
     const bool small = piece.whole_tensor && piece.elements <= kSmallElements;
     if (small && open) {
       Bundle& bundle = bundles[*open];
@@ -30,7 +31,7 @@ std::vector<Bundle> make_bundles(std::span<const BundlePiece> pieces) {
       }
     }
     if (small) open = bundles.size();
-    bundles.push_back({piece.id, piece.elements, {{i, 0}}});
+    bundles.push_back({piece.id, piece.elements, {{i, 0}}, piece.decays});
   }
   return bundles;
 }

@@ -2,10 +2,11 @@
 // else cost a transfer, a message entry and a task each.
 //
 // A bundle is one partition, or several whole small tensors of one server that follow each other in
-// the order of ids. In it every tensor starts on a cache line, in FP16 too; what lies between them
-// is zero and stays zero, in gradients, weights and state alike. It has the id of its first
-// partition. Servers and workers make the same bundles from the same plan, so on the wire, and
-// wherever bytes move, a partition is a bundle. Placement and checkpoints know partitions alone.
+// the order of ids, all with or all without weight decay. In it every tensor starts on a cache
+// line, in FP16 too; what lies between them is zero and stays zero, in gradients, weights and state
+// alike. It has the id of its first partition. Servers and workers make the same bundles from the
+// same plan, so on the wire, and wherever bytes move, a partition is a bundle. Placement and
+// checkpoints know partitions alone.
 #pragma once
 
 #include <cstddef>
@@ -22,6 +23,7 @@ struct BundlePiece {
   PartitionId id;
   std::uint64_t elements = 0;
   bool whole_tensor = false;
+  bool decays = false;
 };
 
 struct Bundle {
@@ -32,6 +34,7 @@ struct Bundle {
   PartitionId id;
   std::uint64_t elements = 0;  // from the first member to the end of the last
   std::vector<Member> members;
+  bool decays = false;
 };
 
 // `pieces` are those of one server, ids ascending. Bundles come in the order of their ids.

@@ -18,8 +18,9 @@ constexpr std::size_t kAlignElements = 32;
 // Reads the plan step by step; each step says what is wrong with it.
 class Layout::Maker {
  public:
-  Maker(const rpc::Plan& plan, const std::vector<Declared>& declared, std::size_t servers)
-      : plan_(plan), declared_(declared), pieces_(servers) {}
+  Maker(const rpc::Plan& plan, const std::vector<Declared>& declared, std::size_t servers,
+        const JobSettings& settings)
+      : plan_(plan), declared_(declared), settings_(settings), pieces_(servers) {}
 
   Result<Layout> make() {
     if (auto status = match_tensors(); !status) return tl::unexpected(status.error());
@@ -40,6 +41,7 @@ class Layout::Maker {
 
   const rpc::Plan& plan_;
   const std::vector<Declared>& declared_;
+  const JobSettings& settings_;
   Layout layout_;
   std::vector<std::size_t> parameters_;                      // by tensor of the plan
   std::vector<std::vector<transport::BundlePiece>> pieces_;  // by server
@@ -84,7 +86,10 @@ Status Layout::Maker::read_partitions() {
     const auto elements = static_cast<std::size_t>(p.elements);
     covered[parameter] += elements;
     pieces_[static_cast<std::size_t>(p.server)].push_back(
-        {PartitionId(static_cast<std::uint32_t>(i)), elements, elements == declared.elements});
+        {.id = PartitionId(static_cast<std::uint32_t>(i)),
+         .elements = elements,
+         .whole_tensor = elements == declared.elements,
+         .decays = settings_.decays(declared.name)});
   }
   for (std::size_t i = 0; i < declared_.size(); ++i)
     if (covered[i] != declared_[i].elements)
@@ -148,8 +153,8 @@ void Layout::Maker::place() {
 }
 
 Result<Layout> Layout::make(const rpc::Plan& plan, const std::vector<Declared>& declared,
-                            std::size_t servers) {
-  return Maker(plan, declared, servers).make();
+                            std::size_t servers, const JobSettings& settings) {
+  return Maker(plan, declared, servers, settings).make();
 }
 
 }  // namespace leeway::worker

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/ids.h"
+#include "common/job_settings.h"
 #include "common/result.h"
 #include "common/tensor.h"
 
@@ -42,7 +43,7 @@ class Layout {
 
   // kRefused when the plan is not of these parameters, kDataLoss when it does not hold together.
   static Result<Layout> make(const rpc::Plan& plan, const std::vector<Declared>& declared,
-                             std::size_t servers);
+                             std::size_t servers, const JobSettings& settings);
 
   // In order of declaration.
   const std::vector<Tensor>& tensors() const noexcept { return tensors_; }

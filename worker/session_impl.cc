@@ -199,7 +199,7 @@ void SessionImpl::take_plan() {
     fail_with(
         fmt::format("the scheduler is of another version of Leeway: {}", settings.error().message));
   settings_ = *std::move(settings);
-  auto layout = Layout::make(*plan, declared_, servers_);
+  auto layout = Layout::make(*plan, declared_, servers_, settings_);
   if (!layout) fail_with(layout.error().message);
   layout_ = *std::move(layout);
 

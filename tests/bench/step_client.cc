@@ -34,7 +34,7 @@ worker::Layout layout_of(const PushPullPlan& plan) {
     partition.server = static_cast<std::int32_t>(plan.server_of(p));
     rpc.partitions.push_back(partition);
   }
-  return value_or_throw(worker::Layout::make(rpc, declared, plan.servers));
+  return value_or_throw(worker::Layout::make(rpc, declared, plan.servers, JobSettings()));
 }
 
 }  // namespace

@@ -64,7 +64,8 @@ void TrainingCluster::plan() {
     auto worker = std::make_unique<Worker>();
     worker->rank = w;
     worker->data = std::make_unique<worker::DataPlane>(options_.open(), worker->board);
-    worker->layout = value_or_throw(worker::Layout::make(plan, declared, options_.servers));
+    worker->layout =
+        value_or_throw(worker::Layout::make(plan, declared, options_.servers, settings_));
     known[WorkerId(w)] = {Incarnation(10 + w), Clock(0), {}};
     view.workers.push_back(
         {{WorkerId(w), Incarnation(10 + w), server::WorkerPhase::kLive, Clock(0)},

@@ -30,6 +30,7 @@ struct Problem {
   std::vector<std::vector<std::byte>> payloads;
   std::vector<Gradient> gradients;
   std::vector<std::byte> published;  // one element more at the front: its address is unaligned
+  std::vector<std::byte> then;       // of every second gradient, when not empty
 
   Problem(std::int64_t size, const std::vector<Dtype>& dtypes, std::uint32_t seed) {
     Random random(seed);
@@ -48,7 +49,10 @@ struct Problem {
 
   // Of this object's arrays, also when it is a copy.
   UpdateArgs args() {
-    for (std::size_t n = 0; n < gradients.size(); ++n) gradients[n].data = payloads[n].data();
+    for (std::size_t n = 0; n < gradients.size(); ++n) {
+      gradients[n].data = payloads[n].data();
+      gradients[n].then = n % 2 == 0 && !then.empty() ? then.data() : nullptr;
+    }
     UpdateArgs args;
     args.gradients = gradients;
     args.weight = weight;
@@ -87,6 +91,7 @@ void run_on(DeviceBackend& device, Optimizer optimizer, Problem& problem) {
   const Buffer m = to_device(device, problem.m);
   const Buffer v = to_device(device, problem.v);
   const Buffer published = to_device(device, problem.published);
+  const Buffer then = to_device(device, problem.then);
   std::vector<Buffer> payloads;
   std::vector<Gradient> gradients = problem.gradients;
   for (std::size_t i = 0; i < gradients.size(); ++i) {
@@ -94,6 +99,8 @@ void run_on(DeviceBackend& device, Optimizer optimizer, Problem& problem) {
     gradients[i].data = payloads.back().as<std::byte>();
   }
   UpdateArgs args = problem.args();
+  for (std::size_t i = 0; i < gradients.size(); ++i)
+    gradients[i].then = args.gradients[i].then != nullptr ? then.as<std::byte>() : nullptr;
   args.gradients = gradients;
   args.master = master.as<float>();
   args.state[0] = m.as<float>();
@@ -122,6 +129,69 @@ void check_same_bits(Optimizer optimizer, const Problem& start) {
     run_on(*device, optimizer, problem);
     CHECK(same_bits(problem, expected));
   }
+}
+
+// The published formulas in FP64, one element: the other half of kernels/optimizer.h.
+struct Fp64 {
+  double w = 0, m = 0, v = 0;
+
+  // `g` is the mean gradient.
+  void step(Optimizer optimizer, const Hyper& h, double g, std::uint64_t step) {
+    const double rate = h.learning_rate, mu = h.momentum, b1 = h.beta1, b2 = h.beta2;
+    if (optimizer != Optimizer::kAdamW) g += static_cast<double>(h.weight_decay) * w;
+    switch (optimizer) {
+      case Optimizer::kSgd:
+        w -= rate * g;
+        return;
+      case Optimizer::kMomentum:
+        m = mu * m + g;
+        w -= rate * m;
+        return;
+      case Optimizer::kNesterov: {
+        // At the look-ahead point, where the gradient is taken: theta = w + rate * mu * m.
+        const double theta = w + rate * mu * m;
+        m = mu * m + g;
+        w = theta - rate * m - rate * mu * m;
+        return;
+      }
+      case Optimizer::kDelayedNesterov: {
+        const double period = h.momentum_period;
+        v += g;
+        if (step % h.momentum_period == 0) {
+          m = mu * m + v / period;
+          v = 0;
+          w -= rate * mu * m;
+        }
+        w -= rate * g / period;
+        return;
+      }
+      case Optimizer::kAdagrad:
+        m += g * g;
+        w -= rate * g / (std::sqrt(m) + h.epsilon);
+        return;
+      case Optimizer::kAdamW:
+        w *= 1 - rate * h.weight_decay;
+        [[fallthrough]];
+      case Optimizer::kAdam: {
+        m = b1 * m + (1 - b1) * g;
+        v = b2 * v + (1 - b2) * g * g;
+        const double m_hat = m / (1 - std::pow(b1, static_cast<double>(step)));
+        const double v_hat = v / (1 - std::pow(b2, static_cast<double>(step)));
+        w -= rate * m_hat / (std::sqrt(v_hat) + h.epsilon);
+        return;
+      }
+    }
+  }
+};
+
+// |a - b| / |b| over all elements.
+double distance(const std::vector<float>& a, const std::vector<Fp64>& b, double Fp64::*of) {
+  double difference = 0, size = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    difference += (a[i] - b[i].*of) * (a[i] - b[i].*of);
+    size += b[i].*of * b[i].*of;
+  }
+  return size == 0 ? std::sqrt(difference) : std::sqrt(difference / size);
 }
 
 TEST_CASE("N6: updates of every size give the same bits in every version") {
@@ -165,6 +235,87 @@ TEST_CASE("weight decay, later steps and every publish dtype give the same bits"
       problem.step = 1000;
       check_same_bits(optimizer, problem);
     }
+  }
+}
+
+TEST_CASE("delay compensation gives the same bits in every version") {
+  for (Optimizer optimizer : kOptimizers) {
+    CAPTURE(kind_of(optimizer).name);
+    for (Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBf16})
+      for (std::int64_t size : {1, 33, 1024, 1500}) {
+        CAPTURE(size);
+        Problem problem(size, {Dtype::kF16, Dtype::kF16, Dtype::kBf16}, 17);
+        problem.publish_dtype = dtype;
+        problem.hyper.delay_compensation = 0.3f;
+        problem.then.resize(problem.master.size() * size_of(dtype));
+        convert(Random(18).floats(size), dtype, problem.then.data());
+        check_same_bits(optimizer, problem);
+        problem.gradients.resize(1);
+        check_same_bits(optimizer, problem);
+      }
+  }
+}
+
+TEST_CASE("1000 updates with delay compensation are Zheng's formula in FP64, to 1e-6") {
+  // Two workers, each two updates behind.
+  constexpr std::size_t kElements = 129;
+  for (Optimizer optimizer : kOptimizers) {
+    CAPTURE(kind_of(optimizer).name);
+    Random random(21);
+    Problem problem(kElements, {Dtype::kF16}, 21);
+    problem.publish_dtype = Dtype::kF32;
+    problem.hyper.learning_rate = 0.002f;
+    problem.hyper.delay_compensation = 0.5f;
+    problem.master = random.floats(kElements, 1.0f, 2.0f);
+    problem.m.assign(kElements, 0.0f);
+    problem.v.assign(kElements, 0.0f);
+    std::vector<Fp64> expected(kElements);
+    for (std::size_t i = 0; i < kElements; ++i) expected[i].w = problem.master[i];
+    const auto bytes_of = [](const std::vector<float>& values) {
+      const auto bytes = std::as_bytes(std::span(values));
+      return std::vector<std::byte>(bytes.begin(), bytes.end());
+    };
+    std::vector<float> weights[2] = {problem.master, problem.master};
+    double effect = 0;
+    for (std::uint64_t step = 1; step <= 1000; ++step) {
+      std::vector<float>& then = weights[step % 2];
+      problem.then = bytes_of(then);
+      problem.gradients[0].inverse_scale = 1.0f / 256;
+      auto* to = reinterpret_cast<Half*>(problem.payloads[0].data());
+      problem.step = step;
+      for (std::size_t i = 0; i < kElements; ++i) {
+        to[i] = to_half(random.uniform(-800.0f, 768.0f));
+        const double g = to_float(to[i]) / 256.0;
+        const double lambda = problem.hyper.delay_compensation;
+        const double extra = lambda * g * g * (expected[i].w - then[i]);
+        effect = std::max(effect, std::abs(extra));
+        expected[i].step(optimizer, problem.hyper, g + extra, step);
+      }
+      update_once(optimizer, problem.hyper, problem.args());
+      then = problem.master;
+    }
+    CHECK(effect > 1e-3);
+    CHECK(distance(problem.master, expected, &Fp64::w) < 1e-6);
+  }
+}
+
+TEST_CASE("rate multiplies the learning rate, and decays = false takes weight decay away") {
+  for (Optimizer optimizer : kOptimizers) {
+    CAPTURE(kind_of(optimizer).name);
+    Problem expected(100, {Dtype::kF16}, 19);
+    Problem problem = expected;
+    expected.hyper.learning_rate = 0.25f;
+    problem.hyper.learning_rate = 0.5f;
+    problem.hyper.weight_decay = 0.1f;
+    update_once(optimizer, expected.hyper, expected.args());
+    UpdateArgs args = problem.args();
+    args.rate = 0.5f;
+    args.decays = false;
+    update_once(optimizer, problem.hyper, args);
+    CHECK(same_bits(problem, expected));
+    Problem decayed = problem;
+    update_once(optimizer, problem.hyper, problem.args());
+    CHECK_FALSE(same_bits(problem, decayed));
   }
 }
 
@@ -236,69 +387,6 @@ TEST_CASE("several updates in one pass give the bits of as many passes") {
         CHECK(same_bits(apart, one_pass));
       }
     }
-}
-
-// The published formulas in FP64, one element: the other half of kernels/optimizer.h.
-struct Fp64 {
-  double w = 0, m = 0, v = 0;
-
-  // `g` is the mean gradient.
-  void step(Optimizer optimizer, const Hyper& h, double g, std::uint64_t step) {
-    const double rate = h.learning_rate, mu = h.momentum, b1 = h.beta1, b2 = h.beta2;
-    if (optimizer != Optimizer::kAdamW) g += static_cast<double>(h.weight_decay) * w;
-    switch (optimizer) {
-      case Optimizer::kSgd:
-        w -= rate * g;
-        return;
-      case Optimizer::kMomentum:
-        m = mu * m + g;
-        w -= rate * m;
-        return;
-      case Optimizer::kNesterov: {
-        // At the look-ahead point, where the gradient is taken: theta = w + rate * mu * m.
-        const double theta = w + rate * mu * m;
-        m = mu * m + g;
-        w = theta - rate * m - rate * mu * m;
-        return;
-      }
-      case Optimizer::kDelayedNesterov: {
-        const double period = h.momentum_period;
-        v += g;
-        if (step % h.momentum_period == 0) {
-          m = mu * m + v / period;
-          v = 0;
-          w -= rate * mu * m;
-        }
-        w -= rate * g / period;
-        return;
-      }
-      case Optimizer::kAdagrad:
-        m += g * g;
-        w -= rate * g / (std::sqrt(m) + h.epsilon);
-        return;
-      case Optimizer::kAdamW:
-        w *= 1 - rate * h.weight_decay;
-        [[fallthrough]];
-      case Optimizer::kAdam: {
-        m = b1 * m + (1 - b1) * g;
-        v = b2 * v + (1 - b2) * g * g;
-        const double m_hat = m / (1 - std::pow(b1, static_cast<double>(step)));
-        const double v_hat = v / (1 - std::pow(b2, static_cast<double>(step)));
-        w -= rate * m_hat / (std::sqrt(v_hat) + h.epsilon);
-        return;
-      }
-    }
-  }
-};
-
-// |a - b| / |b| over all elements.
-double distance(const std::vector<float>& a, const std::vector<Fp64>& b, double Fp64::*of) {
-  double difference = 0, size = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    difference += (a[i] - b[i].*of) * (a[i] - b[i].*of);
-    size += b[i].*of * b[i].*of;
-  }
-  return size == 0 ? std::sqrt(difference) : std::sqrt(difference / size);
 }
 
 TEST_CASE("1000 updates are the published formula in FP64, to 1e-6") {

@@ -70,6 +70,24 @@ TEST_CASE("O2 tables say what a person looks for") {
   CHECK(table.text() == "name   n\na     10\nlong   7\n");
 }
 
+TEST_CASE("N8: the status shows the learning rate that the schedule has come to") {
+  rpc::JobStatus status = a_status();
+  JobSettings settings;
+  settings.learning_rate = 0.5;
+  settings.schedule.value = "step";
+  settings.schedule_steps = 10;
+  settings.schedule_factor = 0.5;
+  status.settings = values_of(settings);
+  for (rpc::MemberStatus& worker : status.workers) worker.worker.clock = 9;
+  CHECK(contains(status_text(status), "learning rate 0.5\n"));
+  CHECK(json::parse(status_json(status)).at("learning_rate") == 0.5);
+  status.workers.back().worker.clock = 10;
+  CHECK(contains(status_text(status), "learning rate 0.25 (0.5, step)\n"));
+  CHECK(json::parse(status_json(status)).at("learning_rate") == 0.25);
+  status.settings.clear();
+  CHECK_NOTHROW(status_text(status));
+}
+
 TEST_CASE("commands: what they print, and one line for what they refuse") {
   ServiceOptions options;
   options.token = "token";

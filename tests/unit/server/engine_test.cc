@@ -257,6 +257,53 @@ TEST_CASE("initial values, steps, pulls, a checkpoint and a restore over tcp") {
   std::filesystem::remove_all(dir);
 }
 
+// What each step of gradient 1 takes off the weights.
+std::vector<float> changes(FakeWorker& worker, const Server& server, std::uint64_t steps) {
+  for (std::uint32_t p = 0; p < kPartitions; ++p)
+    std::ranges::fill(worker.values<float>(p), 100.0f);
+  worker.push(server.address, 0, true);
+  worker.end(server.address, 0, transport::Ending::kInitial);
+  worker.pull(server.address, 0, 1);
+  std::vector<float> taken;
+  float before = 100.0f;
+  for (std::uint64_t clock = 0; clock < steps; ++clock) {
+    for (std::uint32_t p = 0; p < kPartitions; ++p)
+      std::ranges::fill(worker.values<Half>(p), to_half(2.0f));
+    worker.push(server.address, clock, false);  // at scale 2
+    worker.end(server.address, clock, transport::Ending::kCommit);
+    worker.pull(server.address, clock + 1, static_cast<std::uint32_t>(clock) + 2);
+    CHECK(all(worker.values<float>(1), worker.values<float>(0)[0]));
+    taken.push_back(before - worker.values<float>(0)[0]);
+    before = worker.values<float>(0)[0];
+  }
+  return taken;
+}
+
+TEST_CASE("N8: a learning rate that falls at step 10 changes step 11 by the new one") {
+  EngineConfig config = config_for("");
+  config.settings.optimizer.value = "sgd";
+  config.settings.schedule.value = "step";
+  config.settings.schedule_steps = 10;
+  config.settings.schedule_factor = 0.5;
+  FakeWorker worker;
+  Server server(config);
+  server.engine->view(view_for(worker, 1));
+  std::vector<float> expected(10, 1.0f);
+  expected.insert(expected.end(), {0.5f, 0.5f});
+  CHECK(changes(worker, server, 12) == expected);
+}
+
+TEST_CASE(
+    "with delay compensation the weights of each pull are kept, and a fresh gradient is as it is") {
+  EngineConfig config = config_for("");
+  config.settings.optimizer.value = "sgd";
+  config.settings.delay_compensation = 0.5;
+  FakeWorker worker;
+  Server server(config);
+  server.engine->view(view_for(worker, 1));
+  CHECK(changes(worker, server, 4) == std::vector<float>(4, 1.0f));
+}
+
 TEST_CASE("a payload is verified, read again when it is damaged, and refused the second time") {
   FakeWorker worker;
   Server server(config_for(""));

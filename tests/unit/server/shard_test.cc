@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <set>
@@ -19,14 +20,17 @@ struct Memory {
       : masters(layout.master_bytes() / 4),
         state(layout.state_bytes() / 4),
         published(layout.published_bytes()),
-        slabs(layout.slab_bytes() / 2) {}
+        slabs(layout.slab_bytes() / 2),
+        then(layout.then_bytes()) {}
   ShardBlocks blocks() {
     return {std::as_writable_bytes(std::span(masters)), std::as_writable_bytes(std::span(state)),
-            std::as_writable_bytes(std::span(published)), std::as_writable_bytes(std::span(slabs))};
+            std::as_writable_bytes(std::span(published)), std::as_writable_bytes(std::span(slabs)),
+            std::span(then)};
   }
   std::vector<float> masters, state;
   std::vector<std::byte> published;
   std::vector<Half> slabs;
+  std::vector<std::byte> then;
 };
 
 void fill_slab(Memory& memory, const ShardLayout& layout, std::size_t p, float value) {
@@ -76,6 +80,88 @@ TEST_CASE("a model that does not fit is refused with the sum") {
   CHECK(fits->slabs() == 5);
   CHECK(fits->total_bytes() <= limited.memory_limit);
   CHECK(lay_out(shape, rule)->slabs() == 8);  // workers * (staleness + 1)
+}
+
+TEST_CASE("each optimizer's bytes per parameter, and what delay compensation costs") {
+  constexpr std::uint64_t kElements = 1u << 20;
+  for (const OptimizerKind& kind : kOptimizerKinds) {
+    CAPTURE(kind.name);
+    const auto bytes = [&](std::uint32_t remembered) {
+      const ShardLayout layout({.elements = {kElements},
+                                .state_arrays = kind.state_arrays,
+                                .pull_dtype = Dtype::kF16,
+                                .remembered = remembered},
+                               4);
+      return static_cast<double>(layout.total_bytes()) / kElements;
+    };
+    // Master, state, two published copies, four slabs; docs/optimizers.md.
+    CHECK(bytes(0) == doctest::Approx(4 + 4 * kind.state_arrays + 4 + 8).epsilon(0.01));
+    CHECK(bytes(3) == doctest::Approx(bytes(0) + 6).epsilon(0.01));
+  }
+}
+
+TEST_CASE("a gradient is corrected by the weights that its worker was given") {
+  const ShardLayout layout(
+      {.elements = {100}, .state_arrays = 0, .pull_dtype = Dtype::kF32, .remembered = 2}, 1);
+  Memory memory(layout);
+  Shard shard(layout, memory.blocks());
+  shard.begin_update(0);
+  std::ranges::fill(shard.master(0), 10.0f);
+  shard.publish_partition(0);
+  shard.end_update(0);
+  for (const std::uint32_t worker : {0, 1}) {
+    const Shard::Reading reading = shard.begin_read(0);
+    shard.remember(0, reading.copy, WorkerId(worker));
+    shard.end_read(0, reading.copy);
+  }
+  fill_slab(memory, layout, 0, 2.0f);
+  kernels::Hyper hyper{.learning_rate = 1.0f, .delay_compensation = 0.5f};
+  const auto update = [&](std::uint32_t worker) {
+    std::vector<Sum> sums = one_gradient(1, 1.0f);
+    sums[0].contributions[0].step.worker = WorkerId(worker);
+    shard.begin_update(0);
+    shard.update_partition(0, kernels::Optimizer::kSgd, hyper, sums);
+    shard.end_update(0);
+    return shard.master(0)[99];
+  };
+  CHECK(update(0) == 8.0f);  // nothing had changed
+  // Worker 1 computed on 10: 2 + 0.5 * 2 * 2 * (8 - 10) = -2.
+  CHECK(update(1) == 10.0f);
+  const Shard::Reading reading = shard.begin_read(0);
+  shard.remember(0, reading.copy, WorkerId(1));
+  shard.end_read(0, reading.copy);
+  CHECK(update(1) == 8.0f);
+}
+
+TEST_CASE("weight decay spares the partitions that it is not for") {
+  const ShardLayout layout(
+      {.elements = {8, 8}, .state_arrays = 0, .pull_dtype = Dtype::kF32, .decays = {true, false}},
+      1);
+  Memory memory(layout);
+  Shard shard(layout, memory.blocks());
+  const kernels::Hyper hyper{.learning_rate = 1.0f, .weight_decay = 0.5f};
+  for (const LocalPartition p : {0, 1}) {
+    std::ranges::fill(shard.master(p), 10.0f);
+    fill_slab(memory, layout, p, 1.0f);
+    shard.begin_update(p);
+    shard.update_partition(p, kernels::Optimizer::kSgd, hyper, one_gradient(2, 1.0f));
+    shard.end_update(p);
+  }
+  CHECK(shard.master(0)[7] == 4.0f);
+  CHECK(shard.master(1)[7] == 9.0f);
+}
+
+TEST_CASE("a contribution counts by its factor, an update by its rate") {
+  const ShardLayout layout({{8}, 0, Dtype::kF32}, 1);
+  Memory memory(layout);
+  Shard shard(layout, memory.blocks());
+  fill_slab(memory, layout, 0, 4.0f);
+  std::vector<Sum> sums = one_gradient(1, 2.0f);
+  sums[0].rate = 0.5f;
+  sums[0].contributions[0].factor = 0.25f;
+  shard.begin_update(0);
+  shard.update_partition(0, kernels::Optimizer::kSgd, kPlain, sums);
+  CHECK(shard.master(0)[7] == -0.25f);
 }
 
 TEST_CASE("N5: ones pushed 4096 times at rate 1 add up exactly; two pushes of 60000 too") {

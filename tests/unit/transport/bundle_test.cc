@@ -32,6 +32,18 @@ TEST_CASE("small whole tensors share a bundle, each on a cache line; all others 
   CHECK(make_bundles({}).empty());
 }
 
+TEST_CASE("tensors with and without weight decay never share a bundle") {
+  std::vector<BundlePiece> pieces{piece(0, 10), piece(1, 10), piece(2, 10), piece(3, 10)};
+  pieces[1].decays = pieces[3].decays = true;
+  const auto bundles = make_bundles(pieces);
+  REQUIRE(bundles.size() == 2);
+  for (const Bundle& bundle : bundles) {
+    CHECK(bundle.members.size() == 2);
+    for (const Bundle::Member& member : bundle.members)
+      CHECK(pieces[member.piece].decays == bundle.decays);
+  }
+}
+
 TEST_CASE("a bundle is bounded, and all members are there once") {
   std::vector<BundlePiece> pieces;
   for (std::uint32_t i = 0; i < 100; ++i) pieces.push_back(piece(i, 20000));

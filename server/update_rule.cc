@@ -1,0 +1,47 @@
+#include "server/update_rule.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/learning_rate.h"
+
+namespace leeway::server {
+
+UpdateRule::UpdateRule(const JobSettings& settings, Clock clock)
+    : settings_(settings),
+      optimizer_(settings.optimizer_type()),
+      hyper_{.learning_rate = static_cast<float>(settings.learning_rate),
+             .momentum = static_cast<float>(settings.momentum),
+             .beta1 = static_cast<float>(settings.beta1),
+             .beta2 = static_cast<float>(settings.beta2),
+             .epsilon = static_cast<float>(settings.epsilon),
+             .weight_decay = static_cast<float>(settings.weight_decay),
+             .momentum_period = settings.momentum_period,
+             .delay_compensation = static_cast<float>(settings.delay_compensation)},
+      clock_(clock) {}
+
+void UpdateRule::set_learning_rate(double value) {
+  settings_.learning_rate = value;
+  hyper_.learning_rate = static_cast<float>(value);
+}
+
+void UpdateRule::weigh(Sum& sum) {
+  const bool inverse = settings_.staleness_rate.value == "inverse";
+  const auto rate_of = [&](const Contribution& contribution) {
+    return inverse ? 1 / (1 + static_cast<double>(contribution.staleness)) : 1;
+  };
+  double mean = 0;
+  for (const Contribution& contribution : sum.contributions) {
+    clock_ = std::max(clock_, contribution.step.clock);
+    mean += rate_of(contribution) / static_cast<double>(sum.contributions.size());
+  }
+  for (Contribution& contribution : sum.contributions) {
+    const double decay =
+        std::exp(-settings_.staleness_decay * static_cast<double>(contribution.staleness));
+    contribution.factor =
+        static_cast<float>(contribution.factor * (rate_of(contribution) / mean * decay));
+  }
+  sum.rate = static_cast<float>(mean * learning_rate_factor(settings_, clock_.value()));
+}
+
+}  // namespace leeway::server
