@@ -13,6 +13,10 @@ void JobSettings::describe(Knobs& k) {
   k.add("staleness", staleness, "clocks",
         "how many steps a worker may run ahead of what it has seen");
   k.add("update", update, "apply each step as it comes, or average the steps of one clock");
+  k.add("quorum", quorum, "workers; 0 = all",
+        "per_clock: a clock is applied when so many have committed it; late steps join the next");
+  k.add("grace_ms", grace_ms,
+        "how long a clock waits for more than its quorum; auto = while it is worth it");
   k.add("optimizer", optimizer, "the servers' update rule");
   k.add("learning_rate", learning_rate, "per update", "step size of the optimizer");
   k.add("momentum", momentum, "0..1", "momentum, nesterov, delayed_nesterov: what stays of it");
@@ -90,6 +94,10 @@ Status JobSettings::check() const {
     int e = 0;
     return x > 0 && std::frexp(x, &e) == 0.5;
   };
+  if (quorum != 0 && !per_clock())
+    return bad("quorum needs update = per_clock: with per_push no step waits for another");
+  if ((grace_ms.automatic || grace_ms.wait.count() != 0) && quorum == 0)
+    return bad("grace_ms needs a quorum: without one a clock waits for every worker");
   if (learning_rate < 0) return bad(fmt::format("learning_rate = {} is negative", learning_rate));
   if (momentum < 0 || momentum >= 1)
     return bad(fmt::format("momentum = {} is not in [0, 1)", momentum));

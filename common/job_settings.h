@@ -18,6 +18,8 @@ struct JobSettings {
   // Consistency (DESIGN: the staleness contract).
   Bound staleness{0};
   Choice update{"per_push", {"per_push", "per_clock"}};
+  std::uint32_t quorum = 0;  // 0 = all
+  Grace grace_ms;
 
   // The servers' optimizer.
   Choice optimizer{"momentum", optimizer_names()};

@@ -160,6 +160,24 @@ void Knobs::add(std::string name, Bound& field, std::string unit, std::string re
                 }});
 }
 
+void Knobs::add(std::string name, Grace& field, std::string reason) {
+  add_knob({.name = std::move(name),
+            .unit = "ms, or auto",
+            .reason = std::move(reason),
+            .parse =
+                [&field](std::string_view text) {
+                  std::uint32_t value = 0;
+                  if (text != "auto" && !parse_number(text, value)) return false;
+                  field = {std::chrono::milliseconds(value), text == "auto"};
+                  return true;
+                },
+            .print =
+                [&field] {
+                  return field.automatic ? std::string("auto")
+                                         : fmt::format("{}", field.wait.count());
+                }});
+}
+
 void Knobs::add(std::string name, Choice& field, std::string reason) {
   add_knob({.name = std::move(name),
             .unit = join(field.words),

@@ -26,6 +26,12 @@ struct Bound {
   friend bool operator==(Bound, Bound) noexcept = default;
 };
 
+// A time to wait, or "auto": the waiting one works it out.
+struct Grace {
+  std::chrono::milliseconds wait{0};
+  bool automatic = false;
+};
+
 // One of a fixed list of words.
 struct Choice {
   std::string value;
@@ -57,6 +63,7 @@ class Knobs {
   void add(std::string name, std::string& field, std::string unit, std::string reason);
   void add(std::string name, std::chrono::milliseconds& field, std::string reason);
   void add(std::string name, Bound& field, std::string unit, std::string reason);
+  void add(std::string name, Grace& field, std::string reason);
   void add(std::string name, Choice& field, std::string reason);
   void add(std::string name, Bytes& field, std::string reason);
 

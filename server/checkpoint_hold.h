@@ -20,6 +20,8 @@ class CheckpointHold {
 
   // May the next update count the worker's step of this clock?
   bool allows(const WorkerState& worker, WorkerId id, Clock clock) const;
+  // How many of the worker's steps the cut wants.
+  Clock target(const WorkerState& worker, WorkerId id) const;
   // Everything below the cut is applied: the snapshot is due.
   bool reached(const Workers& workers) const;
   void snapshot_taken() { stage_ = Stage::kTaken; }
@@ -30,7 +32,6 @@ class CheckpointHold {
 
  private:
   enum class Stage : std::uint8_t { kNone, kHold, kCut, kTaken };
-  Clock target(const WorkerState& worker, WorkerId id) const;
 
   Stage stage_ = Stage::kNone;
   std::string id_;

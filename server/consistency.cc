@@ -11,24 +11,34 @@ using transport::Codec;
 using transport::Ending;
 using transport::Sender;
 
+namespace {
+
+// A worker's pace is the mean over about so many of its last steps.
+constexpr int kPaceMemory = 4;
+
+}  // namespace
+
 Consistency::Consistency(CoreConfig config)
     : config_(std::move(config)),
       gate_(config_.per_clock, config_.bugs.gate_slack),
       slabs_(config_.per_clock, config_.slabs),
+      clock_rule_(config_.quorum, config_.grace),
       initialized_(config_.initialized) {
   for (LocalPartition p = 0; p < config_.partitions.size(); ++p) {
     local_.emplace(config_.partitions[p].id, p);
     if (config_.partitions[p].elements > 0) ++payloads_per_step_;
   }
-  std::optional<Clock> lowest;
+  std::optional<Clock> first;
   for (const auto& [id, start] : config_.workers) {
     WorkerState& worker = workers_[id];
     worker.incarnation = start.incarnation;
     worker.start = worker.ended = worker.applied = start.clock;
     worker.state = start.state;
-    lowest = lowest ? std::min(*lowest, start.clock) : start.clock;
+    // With a quorum, whoever was late at the checkpoint is late again.
+    if (!first || (config_.quorum != 0 ? start.clock > *first : start.clock < *first))
+      first = start.clock;
   }
-  clock_ = lowest.value_or(Clock(0));
+  clock_ = first.value_or(Clock(0));
 }
 
 void Consistency::refuse(const Sender& sender, Code code, std::string text,
@@ -183,6 +193,7 @@ void Consistency::push_entry(const Sender& sender, WorkerState& worker, const tr
 
 Effects Consistency::push(const Sender& sender, const transport::Push& push, TimePoint now) {
   Effects effects;
+  now_ = now;
   WorkerState* worker = check(sender, effects);
   if (worker == nullptr) return effects;
   std::span<const std::byte> payload = push.payload;
@@ -205,13 +216,14 @@ void Consistency::payload_taken(StepId step, WorkerState& worker, OpenStep& open
   } else if (whole(&open) && worker.live() && !worker.barred) {
     // Of a worker that is being resolved, what was reported stays true: nothing more is counted.
     effects.emplace_back(SendCommitted{step, open.ending->ending});  // and all of it is taken
-    close(step.worker, worker, true, std::move(open.ending->worker_state));
+    close(step.worker, worker, std::move(*open.ending));
   }
 }
 
 Effects Consistency::read_done(const ReadPayload& read, bool ok, bool released,
-                               const std::string& why) {
+                               const std::string& why, TimePoint now) {
   Effects effects;
+  now_ = now;
   WorkerState& worker = workers_.at(read.step.worker);
   if (read.initial) --initial_reading_;
   if (!released && read.initial)
@@ -275,8 +287,9 @@ void Consistency::end_initial(const Sender& sender, WorkerState& worker, Effects
   effects.emplace_back(PublishInitial{});
 }
 
-Effects Consistency::initial_published() {
+Effects Consistency::initial_published(TimePoint now) {
   Effects effects;
+  now_ = now;
   publishing_initial_ = false;
   initialized_ = true;
   for (auto& [id, worker] : workers_) worker.initial.reset();
@@ -286,12 +299,20 @@ Effects Consistency::initial_published() {
   return effects;
 }
 
-void Consistency::close(WorkerId id, WorkerState& worker, bool committed,
-                        std::vector<std::byte> state) {
+void Consistency::close(WorkerId id, WorkerState& worker, transport::Commit commit) {
+  const bool committed = commit.ending == Ending::kCommit;
+  // A step without samples counts as one: it is in the sum all the same.
   EndedStep step{.clock = worker.ended,
                  .committed = committed,
-                 .worker_state = std::move(state),
+                 .worker_state = std::move(commit.worker_state),
+                 .samples = std::max(commit.samples, 1u),
                  .based_on = worker.based_on};
+  worker.samples = step.samples;
+  if (worker.answered_at) {
+    const Duration took = std::max(now_ - *worker.answered_at, Duration(1));
+    worker.pace += worker.pace == Duration() ? took : (took - worker.pace) / kPaceMemory;
+    worker.answered_at.reset();
+  }
   if (worker.open) {
     if (committed) {
       step.slab = worker.open->slab;
@@ -310,6 +331,7 @@ void Consistency::close(WorkerId id, WorkerState& worker, bool committed,
 Effects Consistency::end_step(const Sender& sender, const transport::Commit& commit,
                               TimePoint now) {
   Effects effects;
+  now_ = now;
   WorkerState* worker = check(sender, effects);
   if (worker == nullptr) return effects;
   const WorkerId id(sender.id);
@@ -340,7 +362,7 @@ Effects Consistency::end_step(const Sender& sender, const transport::Commit& com
               effects);
     return effects;
   }
-  close(id, *worker, committed, commit.worker_state);
+  close(id, *worker, commit);
   effects.emplace_back(SendCommitted{{id, commit.clock}, commit.ending});
   advance(effects);
   return effects;
@@ -350,6 +372,7 @@ Effects Consistency::end_step(const Sender& sender, const transport::Commit& com
 
 Effects Consistency::pull(const Sender& sender, const transport::Pull& pull, TimePoint now) {
   Effects effects;
+  now_ = now;
   WorkerState* worker = check(sender, effects);
   if (worker == nullptr) return effects;
   const auto bad = [&](std::string text) { violation(sender, std::move(text), effects); };

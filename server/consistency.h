@@ -22,6 +22,7 @@
 
 #include "common/job_settings.h"
 #include "server/checkpoint_hold.h"
+#include "server/clock_rule.h"
 #include "server/effects.h"
 #include "server/gate.h"
 #include "server/slab_admission.h"
@@ -43,10 +44,13 @@ struct CoreConfig {
   struct PlantedBugs {
     std::uint64_t gate_slack = 0;
     bool no_dedupe = false;
+    bool late_lost = false, late_twice = false;
   };
 
   std::uint64_t job = 0;
   bool per_clock = false;
+  std::uint32_t quorum = 0;  // 0 = all
+  Grace grace;
   Bound staleness;
   std::uint32_t slabs = 1;
   // With fewer left, steps could wait for ever; one for each worker that may ask is always enough.
@@ -78,17 +82,20 @@ class Consistency {
   Effects pull(const transport::Sender& sender, const transport::Pull& pull, TimePoint now);
 
   // Completions of effects. `released`: the provider will not touch the memory any more.
-  Effects read_done(const ReadPayload& read, bool ok, bool released, const std::string& why);
-  Effects apply_done();
-  Effects initial_published();
+  Effects read_done(const ReadPayload& read, bool ok, bool released, const std::string& why,
+                    TimePoint now);
+  Effects apply_done(TimePoint now);
+  Effects initial_published(TimePoint now);
+  Effects tick(TimePoint now);
   // A write of weights or a message to the worker failed: nothing more is taken from it.
-  Effects bar(WorkerId worker, const std::string& why);
+  Effects bar(WorkerId worker, const std::string& why, TimePoint now);
 
   // The scheduler's word.
-  Effects view(std::span<const WorkerNews> workers, std::optional<WorkerId> initializer);
-  Effects hold(const std::string& id);
-  Effects cut(const std::string& id, std::map<WorkerId, Clock> clocks);
-  Effects release();
+  Effects view(std::span<const WorkerNews> workers, std::optional<WorkerId> initializer,
+               TimePoint now);
+  Effects hold(const std::string& id, TimePoint now);
+  Effects cut(const std::string& id, std::map<WorkerId, Clock> clocks, TimePoint now);
+  Effects release(TimePoint now);
 
   // For the report.
   std::string held() const;  // id of the checkpoint at which this server stands still, or ""
@@ -120,7 +127,7 @@ class Consistency {
   void payload_taken(StepId step, WorkerState& worker, OpenStep& open, LocalPartition partition,
                      bool initial, Effects& effects);
   void end_initial(const transport::Sender& sender, WorkerState& worker, Effects& effects);
-  void close(WorkerId id, WorkerState& worker, bool committed, std::vector<std::byte> state);
+  void close(WorkerId id, WorkerState& worker, transport::Commit commit);
   bool whole(const OpenStep* open) const;
 
   void settle(WorkerId id, WorkerState& worker, const WorkerNews& news, Effects& effects);
@@ -132,7 +139,9 @@ class Consistency {
   void pump_updates(Effects& effects);
   bool next_by_push(Effects& effects);
   bool next_by_clock(Effects& effects);
+  void take_clock(Sum& sum);
   void start_update(Apply apply, Effects& effects);
+  void fold_late(Effects& effects);
   Clock clocks_upcoming() const;
   void count_applied(WorkerState& worker);
   void finish_update();
@@ -149,11 +158,17 @@ class Consistency {
   Workers workers_;
   SlabAdmission slabs_;
   CheckpointHold hold_;
-  std::deque<StepId> queue_;      // per_push: ended, in order of ending
-  Clock clock_;                   // per_clock: the clock to be applied next
-  std::vector<StepId> applying_;  // steps in the update that runs
-  bool update_runs_ = false;
-  std::uint64_t updates_ = 0;  // started in this run of the server
+  std::deque<StepId> queue_;  // per_push: ended, in order of ending
+  Clock clock_;               // per_clock: the clock to be applied next
+  ClockRule clock_rule_;
+  std::vector<StepId> applying_;    // steps in the update (or the fold) that runs
+  bool update_runs_ = false;        // or a fold
+  bool folding_ = false;            // it is a fold
+  bool closes_clock_ = false;       // per_clock: the update ends clock_
+  std::uint64_t late_samples_ = 0;  // in the shard's late sum
+  TimePoint now_{};                 // of the last input
+  std::optional<TimePoint> wake_;   // last asked for
+  std::uint64_t updates_ = 0;       // started in this run of the server
   std::uint64_t arrivals_ = 0;
   // Reads of steps that were dropped meanwhile: the slab comes back after the last one.
   struct Draining {

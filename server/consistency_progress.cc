@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "server/consistency.h"
@@ -15,7 +16,7 @@ constexpr std::size_t kMostSums = 8;
 
 // The step as a part of the update that follows so many.
 Contribution contribution(StepId id, EndedStep& step, std::uint64_t updates) {
-  return {id, *step.slab, std::move(step.scales), updates - step.based_on};
+  return {id, *step.slab, std::move(step.scales), updates - step.based_on, 1.0f};
 }
 
 }  // namespace
@@ -23,6 +24,7 @@ Contribution contribution(StepId id, EndedStep& step, std::uint64_t updates) {
 void Consistency::advance(Effects& effects) {
   pump_updates(effects);
   admit(effects);
+  fold_late(effects);
   offer_initial(effects);
   answer_pulls(effects);
 }
@@ -82,54 +84,120 @@ void Consistency::start_update(Apply apply, Effects& effects) {
 }
 
 bool Consistency::next_by_clock(Effects& effects) {
-  bool any = false, allowed = false;
-  for (const auto& [id, worker] : workers_) {
-    if (worker.ended > clock_)
-      any = true;
-    else if (worker.undecided())
+  const ClockRule::Decision decision = clock_rule_.decide(workers_, hold_, clock_, now_);
+  switch (decision.what) {
+    case ClockRule::Decision::What::kWait:
+      if (decision.wake && decision.wake != wake_) {
+        wake_ = decision.wake;
+        effects.emplace_back(WakeAt{*wake_});
+      }
       return false;
-    if (!worker.steps.empty() && worker.steps.front().clock == clock_)
-      allowed |= hold_.allows(worker, id, clock_);
+    case ClockRule::Decision::What::kFallBack:
+      clock_ = decision.clock;
+      return false;
+    case ClockRule::Decision::What::kApply:
+      break;
   }
-  const bool nobody = std::ranges::none_of(workers_, [&](const auto& entry) {
-    return !entry.second.steps.empty() && entry.second.steps.front().clock == clock_;
-  });
-  if (!any || (!allowed && !nobody)) return false;
-
   Sum sum;
-  for (auto& [id, worker] : workers_) {
-    if (worker.steps.empty() || worker.steps.front().clock != clock_) continue;
-    EndedStep& step = worker.steps.front();
-    applying_.push_back({id, clock_});
-    worker.in_update = 1;
-    if (step.committed && step.slab)
-      sum.contributions.push_back(contribution({id, clock_}, step, updates_));
-  }
-  if (sum.contributions.empty()) {
+  take_clock(sum);
+  if (sum.contributions.empty() && sum.late == 0) {
     finish_update();  // no gradient at all: the clock advances, versions stay
     return true;
   }
-  sum.weight = 1.0f / static_cast<float>(sum.contributions.size());
-  start_update({{std::move(sum)}}, effects);
+  start_update({{std::move(sum)}, clock_}, effects);
   return false;
 }
 
-Clock Consistency::clocks_upcoming() const { return update_runs_ ? clock_.next() : clock_; }
+// What the update of clock_ holds: the steps of the clock and the late ones, in worker order,
+// weighted by their samples. (By the parts that these are of their sum: with equal samples every
+// weight is 1.)
+void Consistency::take_clock(Sum& sum) {
+  std::vector<std::uint64_t> samples;
+  closes_clock_ = !(clock_rule_.with_quorum() && hold_.cutting());
+  for (auto& [id, worker] : workers_) {
+    worker.in_update = 0;
+    for (EndedStep& step : worker.steps) {
+      if (step.clock > clock_) break;
+      if (clock_rule_.with_quorum() && !hold_.allows(worker, id, step.clock)) break;
+      closes_clock_ |= step.clock == clock_;
+      ++worker.in_update;
+      applying_.push_back({id, step.clock});
+      if (!step.committed || !step.slab) continue;
+      if (config_.bugs.late_lost && step.clock < clock_) continue;
+      sum.contributions.push_back(contribution({id, step.clock}, step, updates_));
+      samples.push_back(step.samples);
+    }
+  }
+  std::uint64_t unit = late_samples_;
+  for (const std::uint64_t n : samples) unit = std::gcd(unit, n);
+  if (unit == 0) return;
+  const std::uint64_t total = std::accumulate(samples.begin(), samples.end(), late_samples_);
+  for (std::size_t i = 0; i < samples.size(); ++i)
+    sum.contributions[i].factor = static_cast<float>(samples[i] / unit);
+  sum.weight = 1.0f / static_cast<float>(total / unit);
+  // The late sum is of samples, not of units.
+  if (late_samples_ != 0) sum.late = 1.0f / static_cast<float>(unit);
+  late_samples_ = 0;
+}
+
+// When somebody waits for a slab, those of late steps are made free.
+void Consistency::fold_late(Effects& effects) {
+  if (update_runs_ || !clock_rule_.with_quorum() || !slabs_.starved()) return;
+  FoldLate fold{.first = late_samples_ == 0};
+  for (auto& [id, worker] : workers_)
+    for (EndedStep& step : worker.steps) {
+      if (step.clock >= clock_ || !hold_.allows(worker, id, step.clock)) break;
+      if (step.folded) continue;
+      applying_.push_back({id, step.clock});
+      if (!step.committed || !step.slab) continue;
+      fold.contributions.push_back(contribution({id, step.clock}, step, updates_));
+      fold.contributions.back().factor = static_cast<float>(step.samples);
+      late_samples_ += step.samples;
+    }
+  if (applying_.empty()) return;
+  update_runs_ = folding_ = true;
+  if (fold.contributions.empty()) return finish_update();
+  effects.emplace_back(std::move(fold));
+}
+
+Clock Consistency::clocks_upcoming() const {
+  return update_runs_ && closes_clock_ ? clock_.next() : clock_;
+}
 
 void Consistency::finish_update() {
   update_runs_ = false;
   for (const StepId& id : applying_) {
     WorkerState& worker = workers_.at(id.worker);
     worker.in_update = 0;
-    count_applied(worker);
+    if (!folding_) {
+      count_applied(worker);
+      continue;
+    }
+    EndedStep& step = *std::ranges::find(worker.steps, id.clock, &EndedStep::clock);
+    step.folded = !config_.bugs.late_twice;
+    if (step.slab && step.folded) {
+      slabs_.release(*step.slab);
+      step.slab.reset();
+    }
   }
   applying_.clear();
-  if (config_.per_clock) clock_ = clock_.next();
+  folding_ = false;
+  if (closes_clock_) clock_ = clock_.next();
+  closes_clock_ = false;
 }
 
-Effects Consistency::apply_done() {
+Effects Consistency::apply_done(TimePoint now) {
   Effects effects;
+  now_ = now;
   finish_update();
+  advance(effects);
+  return effects;
+}
+
+Effects Consistency::tick(TimePoint now) {
+  Effects effects;
+  now_ = now;
+  wake_.reset();
   advance(effects);
   return effects;
 }
@@ -164,13 +232,16 @@ void Consistency::answer_pulls(Effects& effects) {
   for (auto& [id, worker] : workers_) {
     if (!worker.pull || !worker.pull->complete() || !worker.live() || worker.barred) continue;
     if (!gate_.open(workers_, clocks_upcoming(), id, *worker.pull)) continue;
-    AnswerPull answer{.worker = id,
-                      .clock = worker.pull->clock,
-                      .request = worker.pull->request,
-                      .slowest = Gate::slowest(workers_),
-                      .entries = std::move(worker.pull->entries)};
+    AnswerPull answer{
+        .worker = id,
+        .clock = worker.pull->clock,
+        .request = worker.pull->request,
+        // With a quorum, what counts is the clock: late steps come with the next.
+        .slowest = clock_rule_.with_quorum() ? clocks_upcoming() : Gate::slowest(workers_),
+        .entries = std::move(worker.pull->entries)};
     worker.answered = worker.pull->request;
     worker.based_on = updates_;
+    worker.answered_at = now_;
     worker.pull.reset();
     effects.emplace_back(std::move(answer));
   }
@@ -199,8 +270,9 @@ void Consistency::drop_open(WorkerId id, WorkerState& worker) {
   worker.open.reset();
 }
 
-Effects Consistency::bar(WorkerId id, const std::string& why) {
+Effects Consistency::bar(WorkerId id, const std::string& why, TimePoint now) {
   Effects effects;
+  now_ = now;
   WorkerState& worker = workers_.at(id);
   if (worker.barred || !worker.live()) return effects;
   give_up(id);
@@ -216,7 +288,9 @@ void Consistency::settle(WorkerId id, WorkerState& worker, const WorkerNews& new
   worker.pull.reset();
   if (worker.ended < news.final_clock && worker.ended.next() == news.final_clock &&
       whole(worker.open ? &*worker.open : nullptr)) {
-    close(id, worker, true, {});  // its COMMIT was lost on the way here
+    // Its COMMIT was lost on the way here, and with it how many samples it has: as many as before.
+    const transport::Commit lost{.samples = worker.samples};
+    close(id, worker, worker.open ? worker.open->ending.value_or(lost) : lost);
   } else if (worker.ended < news.final_clock) {
     effects.emplace_back(
         Fault{fmt::format("worker.{} died with {} steps, of which this server has {}", id.value(),
@@ -238,8 +312,10 @@ void Consistency::settle(WorkerId id, WorkerState& worker, const WorkerNews& new
   worker.applied = std::min(worker.applied, worker.ended);
 }
 
-Effects Consistency::view(std::span<const WorkerNews> news, std::optional<WorkerId> initializer) {
+Effects Consistency::view(std::span<const WorkerNews> news, std::optional<WorkerId> initializer,
+                          TimePoint now) {
   Effects effects;
+  now_ = now;
   initializer_ = initializer;
   for (const WorkerNews& about : news) {
     const auto found = workers_.find(about.id);
@@ -261,22 +337,25 @@ Effects Consistency::view(std::span<const WorkerNews> news, std::optional<Worker
 
 // --- checkpoints ---------------------------------------------------------------------------------
 
-Effects Consistency::hold(const std::string& id) {
+Effects Consistency::hold(const std::string& id, TimePoint now) {
   Effects effects;
+  now_ = now;
   hold_.hold(id);
   advance(effects);
   return effects;
 }
 
-Effects Consistency::cut(const std::string& id, std::map<WorkerId, Clock> clocks) {
+Effects Consistency::cut(const std::string& id, std::map<WorkerId, Clock> clocks, TimePoint now) {
   Effects effects;
+  now_ = now;
   hold_.cut(id, std::move(clocks));
   advance(effects);
   return effects;
 }
 
-Effects Consistency::release() {
+Effects Consistency::release(TimePoint now) {
   Effects effects;
+  now_ = now;
   hold_.release();
   advance(effects);
   return effects;
@@ -290,7 +369,7 @@ std::string Consistency::held() const {
 
 std::map<WorkerId, Clock> Consistency::applied() const {
   std::map<WorkerId, Clock> clocks;
-  for (const auto& [id, worker] : workers_) clocks[id] = worker.applied;
+  for (const auto& [id, worker] : workers_) clocks[id] = worker.counted();
   return clocks;
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/ids.h"
+#include "common/monotonic.h"
 #include "common/result.h"
 #include "transport/messages.h"
 
@@ -65,20 +66,34 @@ struct Contribution {
   // How many updates this shard has had since the weights were given that the gradient was computed
   // on, those before this one in the same Apply included.
   std::uint64_t staleness = 0;
-  float factor = 1;  // its gradient counts so many times
+  float factor = 1;  // its gradient counts so many times: its samples, as parts of its sum's
 };
 
-// One update: the sum of the contributions, in this order, times `weight`.
+// One update: the sum of the contributions by their factors, in this order, times `weight`.
 struct Sum {
   std::vector<Contribution> contributions;
   float weight = 1;
   float rate = 1;  // the learning rate is multiplied by it
+  float late = 0;  // not 0: the shard's late sum times this comes before them, and is empty then
 };
 
 // Update every partition of the shard by these sums, one after the other, in one pass over memory.
 // One Apply at a time; answered by Consistency::apply_done().
 struct Apply {
   std::vector<Sum> sums;
+  Clock clock;  // per_clock: the one that this is the update of
+};
+
+// Add these late steps to the shard's late sum, so that their slabs are free before the next clock.
+// Exclusive with Apply; answered by Consistency::apply_done().
+struct FoldLate {
+  std::vector<Contribution> contributions;
+  bool first = false;  // the late sum is empty: what its memory holds does not count
+};
+
+// Call Consistency::tick() at that time.
+struct WakeAt {
+  TimePoint at;
 };
 
 // The masters hold the initial values: fill the published copies. Answered by
@@ -133,8 +148,8 @@ struct Fault {
 };
 
 using Effect =
-    std::variant<ReadPayload, StorePayload, SendTaken, SendCommitted, Apply, PublishInitial,
-                 AnswerPull, RepeatAnswer, Refuse, Disconnect, TakeSnapshot, Fault>;
+    std::variant<ReadPayload, StorePayload, SendTaken, SendCommitted, Apply, FoldLate, WakeAt,
+                 PublishInitial, AnswerPull, RepeatAnswer, Refuse, Disconnect, TakeSnapshot, Fault>;
 using Effects = std::vector<Effect>;
 
 }  // namespace leeway::server

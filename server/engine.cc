@@ -104,12 +104,14 @@ void Engine::send(WorkerId worker, const transport::Body& body) {
 void Engine::send_frame(WorkerId worker, const transport::Outbox::Frame& frame) {
   const auto peer = peers_.find(worker);
   if (peer == peers_.end()) return;
-  endpoint_->send(peer->second, frame, deadline(),
-                  [this, worker](const transport::Outcome& outcome) {
-                    if (!outcome.status && !stopping_)
-                      run(core_->bar(worker, fmt::format("a message could not be sent to it: {}",
-                                                         outcome.status.error().message)));
-                  });
+  endpoint_->send(
+      peer->second, frame, deadline(), [this, worker](const transport::Outcome& outcome) {
+        if (!outcome.status && !stopping_)
+          run(core_->bar(
+              worker,
+              fmt::format("a message could not be sent to it: {}", outcome.status.error().message),
+              MonotonicClock::now()));
+      });
 }
 
 void Engine::carry_out(SendTaken& effect) {
@@ -199,7 +201,8 @@ void Engine::verified(const ReadPayload& read, bool again, bool good) {
 void Engine::end_read(const ReadPayload& read, const transport::Outcome& outcome) {
   if (outcome.status) report_.bytes_read += read.bytes;
   run(core_->read_done(read, outcome.status.has_value(), outcome.memory_released,
-                       outcome.status ? std::string() : outcome.status.error().message));
+                       outcome.status ? std::string() : outcome.status.error().message,
+                       MonotonicClock::now()));
   reads_.finished(read.bytes);
 }
 
@@ -275,7 +278,8 @@ void Engine::finish_pull(const std::shared_ptr<PullTransfer>& pull) {
   if (!pull->error.empty())
     return run(core_->bar(pull->worker,
                           fmt::format("the weights for step {} could not be written to it: {}",
-                                      pull->pulled.clock.value(), pull->error)));
+                                      pull->pulled.clock.value(), pull->error),
+                          MonotonicClock::now()));
   last_answers_[pull->worker] = pull->pulled;
   send_pulled(pull->worker, pull->pulled);
 }
@@ -320,17 +324,18 @@ void Engine::on_view(const EngineView& view) {
           fmt::format("cannot reach worker.{}: {}", worker.news.id.value(), peer.error().message);
   }
   rule_.set_learning_rate(view.learning_rate);
-  run(core_->view(news, view.initializer));
+  const TimePoint now = MonotonicClock::now();
+  run(core_->view(news, view.initializer, now));
   switch (view.order) {
     case EngineView::Order::kNone:
-      run(core_->release());
+      run(core_->release(now));
       break;
     case EngineView::Order::kHold:
       if (core_->held() != view.checkpoint) report_.checkpoint_error.clear();
-      run(core_->hold(view.checkpoint));
+      run(core_->hold(view.checkpoint, now));
       break;
     case EngineView::Order::kCut:
-      run(core_->cut(view.checkpoint, view.cut));
+      run(core_->cut(view.checkpoint, view.cut, now));
       break;
   }
   report_.epoch = view.epoch;

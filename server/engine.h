@@ -122,6 +122,8 @@ class Engine {
   void carry_out(SendTaken& effect);
   void carry_out(SendCommitted& effect);
   void carry_out(Apply& effect);
+  void carry_out(FoldLate& effect);
+  void carry_out(WakeAt& effect);
   void carry_out(PublishInitial& effect);
   void carry_out(AnswerPull& effect);
   void carry_out(RepeatAnswer& effect);

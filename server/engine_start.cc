@@ -40,8 +40,12 @@ std::vector<transport::Bundle> bundles_of(const EngineConfig& config) {
 }
 
 ShardLayout layout_of(const EngineConfig& config, const std::vector<transport::Bundle>& bundles) {
+  if (config.settings.quorum > config.workers.size())
+    throw ConfigError(fmt::format("quorum = {} is more than the job's {} workers",
+                                  config.settings.quorum, config.workers.size()));
   ShardShape shape{.state_arrays = state_arrays(config.settings.optimizer_type()),
-                   .pull_dtype = config.settings.pull_type()};
+                   .pull_dtype = config.settings.pull_type(),
+                   .late_sum = config.settings.quorum != 0};
   if (config.settings.delay_compensation != 0)
     shape.remembered = static_cast<std::uint32_t>(config.workers.size());
   for (const transport::Bundle& bundle : bundles) {
@@ -150,6 +154,8 @@ Engine::~Engine() {
 std::unique_ptr<Consistency> Engine::make_core() const {
   CoreConfig core{.job = config_.job,
                   .per_clock = config_.settings.per_clock(),
+                  .quorum = config_.settings.quorum,
+                  .grace = config_.settings.grace_ms,
                   .staleness = config_.settings.staleness,
                   .slabs = layout_.slabs(),
                   .minimal_slabs = rule_of(config_).minimum(),

@@ -23,6 +23,19 @@ void Engine::carry_out(Apply& effect) {
 
 void Engine::carry_out(PublishInitial&) { begin_update({.initial = true}); }
 
+// Nothing waits for it but slabs: one task will do.
+void Engine::carry_out(FoldLate& effect) {
+  rule_.weigh(effect);
+  pool_.run([this, fold = std::move(effect)] {
+    for (LocalPartition p = 0; p < shard_->partitions(); ++p) shard_->fold_late(p, fold);
+    endpoint_->post([this] { run(core_->apply_done(MonotonicClock::now())); });
+  });
+}
+
+void Engine::carry_out(WakeAt& effect) {
+  endpoint_->at(effect.at, [this] { run(core_->tick(MonotonicClock::now())); });
+}
+
 void Engine::begin_update(Update update) {
   LEEWAY_CHECK(!update_);
   update_ = std::make_unique<Update>(std::move(update));
@@ -93,7 +106,8 @@ void Engine::group_done(const std::vector<LocalPartition>& group) {
   if (update_->unfinished > 0) return;
   update_.reset();
   if (!initial) report_.updates += updates;
-  run(initial ? core_->initial_published() : core_->apply_done());
+  const TimePoint now = MonotonicClock::now();
+  run(initial ? core_->initial_published(now) : core_->apply_done(now));
   if (config_.kill_at_step && core_->furthest().value() >= *config_.kill_at_step) {
     log::warning("injected fault: killed after step {}", *config_.kill_at_step);
     ::raise(SIGKILL);

@@ -1,5 +1,6 @@
 #include "server/shard.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -74,20 +75,47 @@ void Shard::publish_partition(LocalPartition p) {
   kernels::convert(master(p), layout_.shape().pull_dtype, spare(p));
 }
 
+std::byte* Shard::late_sum(LocalPartition p) const {
+  return blocks_.state.data() + layout_.late_sum(p).offset;
+}
+
+kernels::Gradient Shard::gradient(LocalPartition p, const Contribution& contribution) const {
+  return {.data = blocks_.slabs.data() + layout_.slab(p, contribution.slab).offset,
+          .dtype = Dtype::kF16,
+          .inverse_scale = contribution.factor / contribution.scales[p],
+          .then = then(p, contribution.step.worker)};
+}
+
+void Shard::fold_late(LocalPartition p, const FoldLate& fold) {
+  if (elements(p) == 0) return;
+  std::vector<kernels::Gradient> gradients;
+  for (const Contribution& contribution : fold.contributions)
+    gradients.push_back(gradient(p, contribution));
+  std::byte* sum = late_sum(p);
+  if (fold.first) std::fill_n(sum, elements(p) * sizeof(float), std::byte{0});
+  // Adding is a step of -1.
+  const kernels::UpdateArgs add{
+      .gradients = gradients, .elements = elements(p), .master = reinterpret_cast<float*>(sum)};
+  kernels::update(kernels::Optimizer::kSgd, {.learning_rate = -1.0f}, {&add, 1});
+}
+
 void Shard::update_partition(LocalPartition p, kernels::Optimizer optimizer,
                              const kernels::Hyper& hyper, std::span<const Sum> sums) {
   if (elements(p) == 0) return;
   std::vector<kernels::Gradient> gradients;
-  for (const Sum& sum : sums)
+  std::vector<std::size_t> counts;
+  for (const Sum& sum : sums) {
+    const std::size_t before = gradients.size();
+    if (sum.late != 0)
+      gradients.push_back({.data = late_sum(p), .dtype = Dtype::kF32, .inverse_scale = sum.late});
     for (const Contribution& contribution : sum.contributions)
-      gradients.push_back({.data = blocks_.slabs.data() + layout_.slab(p, contribution.slab).offset,
-                           .dtype = Dtype::kF16,
-                           .inverse_scale = contribution.factor / contribution.scales[p],
-                           .then = then(p, contribution.step.worker)});
+      gradients.push_back(gradient(p, contribution));
+    counts.push_back(gradients.size() - before);
+  }
   std::vector<kernels::UpdateArgs> updates;
   std::span<const kernels::Gradient> left = gradients;
   for (const Sum& sum : sums) {
-    kernels::UpdateArgs args{.gradients = left.first(sum.contributions.size()),
+    kernels::UpdateArgs args{.gradients = left.first(counts[updates.size()]),
                              .weight = sum.weight,
                              .rate = sum.rate,
                              .decays = layout_.decays(p),
@@ -98,8 +126,8 @@ void Shard::update_partition(LocalPartition p, kernels::Optimizer optimizer,
                              // Version 1 is the initial values: the first update makes version 2.
                              .step = entries_[p].version.value() + updates.size()};
     for (int i = 0; i < state_arrays(); ++i) args.state[i] = state(p, i).data();
+    left = left.subspan(args.gradients.size());
     updates.push_back(args);
-    left = left.subspan(sum.contributions.size());
   }
   kernels::update(optimizer, hyper, updates);
 }

@@ -54,7 +54,9 @@ class Shard {
   // [between begin_update and end_update] One fused pass: gradients in, spare copy out.
   void update_partition(LocalPartition p, kernels::Optimizer optimizer, const kernels::Hyper& hyper,
                         std::span<const Sum> sums);
-  // [the same] The master as it is, into the spare.
+  // [while no update runs; any thread] Into the late sum, which `first` empties before.
+  void fold_late(LocalPartition p, const FoldLate& fold);
+  // [as update_partition] The master as it is, into the spare.
   void publish_partition(LocalPartition p);
 
   std::span<float> master(LocalPartition p) const;
@@ -71,6 +73,8 @@ class Shard {
   };
   std::byte* spare(LocalPartition p) const;
   const std::byte* then(LocalPartition p, WorkerId worker) const;
+  std::byte* late_sum(LocalPartition p) const;
+  kernels::Gradient gradient(LocalPartition p, const Contribution& contribution) const;
 
   const ShardLayout& layout_;
   const ShardBlocks blocks_;

@@ -47,7 +47,8 @@ ShardLayout::Offsets ShardLayout::lay(std::size_t& end, std::size_t element_byte
 ShardLayout::ShardLayout(ShardShape shape, std::uint32_t slabs) : shape_(std::move(shape)) {
   std::size_t kind = 0;
   masters_ = lay(sizes_[0], 4, kind++);
-  for (int i = 0; i < shape_.state_arrays; ++i) state_.push_back(lay(sizes_[1], 4, kind++));
+  for (int i = 0; i < shape_.state_arrays + (shape_.late_sum ? 1 : 0); ++i)
+    state_.push_back(lay(sizes_[1], 4, kind++));
   for (int i = 0; i < 2; ++i)
     published_.push_back(lay(sizes_[2], size_of(shape_.pull_dtype), kind++));
   for (std::uint32_t i = 0; i < slabs; ++i)
@@ -66,8 +67,9 @@ std::string ShardLayout::sum() const {
                                : fmt::format(" + weights of {} workers for delay_compensation {}",
                                              shape_.remembered, print_bytes(then_bytes()));
   return fmt::format(
-      "masters {} + optimizer state {} + two published copies {} + {} gradient slabs {}{} = {}",
-      print_bytes(master_bytes()), print_bytes(state_bytes()), print_bytes(published_bytes()),
+      "masters {} + optimizer state {}{} + two published copies {} + {} gradient slabs {}{} = {}",
+      print_bytes(master_bytes()), print_bytes(state_bytes()),
+      shape_.late_sum ? " (with the sum of late steps)" : "", print_bytes(published_bytes()),
       slabs(), print_bytes(slab_bytes()), kept, print_bytes(total_bytes()));
 }
 

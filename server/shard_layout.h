@@ -5,6 +5,7 @@
 //
 //   masters    FP32, one array a partition            initial values are read into it
 //   state      FP32, 0, 1 or 2 arrays a partition     the optimizer's own
+//              FP32, one more with a quorum           the sum of late steps
 //   published  pull dtype, two copies a partition     pulls are written out of it
 //   slabs      FP16, one array a partition and slab   gradients are read into it
 //   then       pull dtype, one array a partition and  delay compensation alone: the weights that
@@ -29,6 +30,7 @@ struct ShardShape {
   Dtype pull_dtype = Dtype::kF16;
   std::uint32_t remembered = 0;  // workers whose last weights are kept
   std::vector<bool> decays;      // by partition: weight decay applies; empty = to all
+  bool late_sum = false;         // with a quorum: where late steps are summed
 };
 
 class ShardLayout {
@@ -43,6 +45,7 @@ class ShardLayout {
   Place state(std::size_t partition, int array) const {
     return at(state_[static_cast<std::size_t>(array)], partition, 4);
   }
+  Place late_sum(std::size_t partition) const { return state(partition, shape_.state_arrays); }
   Place published(std::size_t partition, int copy) const {
     return at(published_[static_cast<std::size_t>(copy)], partition, size_of(shape_.pull_dtype));
   }

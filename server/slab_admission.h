@@ -4,11 +4,13 @@
 // Steps are admitted in (clock, arrival) order. Under per_clock a step of clock c waits until the
 // slabs left over could serve every live worker whose step of a lower clock is still to come; with
 // at least as many slabs as workers the lowest clock then always completes, and its slabs come
-// back. Under per_push a worker holds one slab for the step that it pushes, besides those of steps
-// that are being applied and come back by themselves, so as many slabs as workers always suffice
-// (with twice as many, the next step is read while the last is applied); fewer are safe with one
-// server only (two servers could each admit the other's step and wait for ever). Not thread-safe:
-// owned by the consistency core.
+// back. (With a quorum, steps of lower clocks may be pending, too: late ones, whose slabs come back
+// when the core folds them. Whoever is furthest behind is then always admitted, on every server,
+// and its gate is open, so every clock is reached by everybody in the end.) Under per_push a worker
+// holds one slab for the step that it pushes, besides those of steps that are being applied and
+// come back by themselves, so as many slabs as workers always suffice (with twice as many, the next
+// step is read while the last is applied); fewer are safe with one server only (two servers could
+// each admit the other's step and wait for ever). Not thread-safe: owned by the consistency core.
 #pragma once
 
 #include <cstdint>
@@ -31,6 +33,8 @@ class SlabAdmission {
   // The next worker whose open step gets a slab, with the slab; nothing when nobody may now.
   std::optional<std::pair<WorkerId, std::uint32_t>> admit(const Workers& workers);
 
+  // Somebody waits for a slab.
+  bool starved() const noexcept { return !waiting_.empty(); }
   void release(std::uint32_t slab) { free_.push_back(slab); }
   // The provider may still write into it: it is never used again.
   void quarantine() { --usable_; }

@@ -25,23 +25,35 @@ void UpdateRule::set_learning_rate(double value) {
   hyper_.learning_rate = static_cast<float>(value);
 }
 
+double UpdateRule::rate_of(const Contribution& contribution) const {
+  return settings_.staleness_rate.value == "inverse"
+             ? 1 / (1 + static_cast<double>(contribution.staleness))
+             : 1;
+}
+
+double UpdateRule::decay_of(const Contribution& contribution) const {
+  return std::exp(-settings_.staleness_decay * static_cast<double>(contribution.staleness));
+}
+
 void UpdateRule::weigh(Sum& sum) {
-  const bool inverse = settings_.staleness_rate.value == "inverse";
-  const auto rate_of = [&](const Contribution& contribution) {
-    return inverse ? 1 / (1 + static_cast<double>(contribution.staleness)) : 1;
-  };
-  double mean = 0;
+  double mean = sum.contributions.empty() ? 1 : 0;
   for (const Contribution& contribution : sum.contributions) {
     clock_ = std::max(clock_, contribution.step.clock);
     mean += rate_of(contribution) / static_cast<double>(sum.contributions.size());
   }
-  for (Contribution& contribution : sum.contributions) {
-    const double decay =
-        std::exp(-settings_.staleness_decay * static_cast<double>(contribution.staleness));
-    contribution.factor =
-        static_cast<float>(contribution.factor * (rate_of(contribution) / mean * decay));
-  }
+  for (Contribution& contribution : sum.contributions)
+    contribution.factor = static_cast<float>(
+        contribution.factor * (rate_of(contribution) / mean * decay_of(contribution)));
+  sum.late = static_cast<float>(sum.late / mean);
   sum.rate = static_cast<float>(mean * learning_rate_factor(settings_, clock_.value()));
+}
+
+void UpdateRule::weigh(FoldLate& late) {
+  for (Contribution& contribution : late.contributions) {
+    clock_ = std::max(clock_, contribution.step.clock);
+    contribution.factor =
+        static_cast<float>(contribution.factor * (rate_of(contribution) * decay_of(contribution)));
+  }
 }
 
 }  // namespace leeway::server

@@ -37,8 +37,14 @@ class UpdateRule {
 
   // Fills the rate of this update and multiplies the factors of its contributions.
   void weigh(Sum& sum);
+  // What staleness does to late steps, before they are summed up. (Their rates are not part of the
+  // next update's mean.)
+  void weigh(FoldLate& late);
 
  private:
+  double rate_of(const Contribution& contribution) const;
+  double decay_of(const Contribution& contribution) const;
+
   JobSettings settings_;
   const Optimizer optimizer_;
   kernels::Hyper hyper_;

@@ -42,9 +42,11 @@ struct OpenStep {
 struct EndedStep {
   Clock clock;
   bool committed = false;             // else abandoned
+  bool folded = false;                // it is in the shard's late sum, and has no slab any more
   std::optional<std::uint32_t> slab;  // committed, and the shard is not empty
   std::vector<float> scales;
   std::vector<std::byte> worker_state;
+  std::uint32_t samples = 1;
   std::uint64_t based_on = 0;  // updates that the weights held on which it was computed
 };
 
@@ -75,11 +77,20 @@ struct WorkerState {
   std::optional<PendingPull> pull;
   std::optional<std::uint32_t> answered;  // the last request that was answered
   std::uint64_t based_on = 0;             // updates in the weights that it gave
+  std::optional<TimePoint> answered_at;   // when it got the weights for the step it computes
+  Duration pace{};                        // from weights to COMMIT, recently; 0 = not known
+  std::uint32_t samples = 1;              // of its last step
   std::vector<std::byte> state;           // given with the last applied step
 
   // What the weights hold once the update that runs is done: what a pull that is answered now gets.
   Clock upcoming() const noexcept {
     return std::min(Clock(applied.value() + in_update), std::max(applied, ended));
+  }
+  // Steps that will be applied here whatever comes: those in the late sum count, too.
+  Clock counted() const noexcept {
+    const auto folded = static_cast<std::uint64_t>(
+        std::ranges::find(steps, false, &EndedStep::folded) - steps.begin());
+    return Clock(applied.value() + folded);
   }
   bool live() const noexcept { return phase == WorkerPhase::kLive; }
   // Its next step may still come, or be settled: whole clocks wait for it.

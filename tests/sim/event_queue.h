@@ -1,6 +1,9 @@
-// Virtual time: events run in order of their time, which a seeded generator draws. One thread.
+// Virtual time in milliseconds: events run in order of their time, which a seeded generator draws.
+// One thread.
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -22,6 +25,13 @@ class EventQueue {
   void soon(std::uint64_t span, std::function<void()> event) {
     events_.emplace(std::pair{time_ + 1 + below(span), sequence_++}, std::move(event));
   }
+  void at(TimePoint when, std::function<void()> event) {
+    const auto time = static_cast<std::uint64_t>(
+        std::chrono::ceil<milliseconds>(when.time_since_epoch()).count());
+    events_.emplace(std::pair{std::max(time, time_ + 1), sequence_++}, std::move(event));
+  }
+  // What was to come will not.
+  void forget() { events_.clear(); }
   bool run_one() {
     if (events_.empty()) return false;
     auto node = events_.extract(events_.begin());
@@ -29,7 +39,7 @@ class EventQueue {
     node.mapped()();
     return true;
   }
-  TimePoint now() const { return TimePoint(Duration(time_)); }
+  TimePoint now() const { return TimePoint(milliseconds(time_)); }
 
  private:
   std::mt19937_64 random_;

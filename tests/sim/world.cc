@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <iterator>
 
 namespace leeway::sim {
 
@@ -17,39 +19,35 @@ constexpr std::uint64_t kLateCopy = 200;  // a repeated message may be long on i
 constexpr std::uint64_t kCompute = 30;    // longest time of a transfer or an update
 constexpr std::uint64_t kReport = 25;     // a server reports about so often
 constexpr std::uint64_t kDetection = 200;
+constexpr std::uint32_t kSamples[] = {64, 64, 64, 48, 5};
 constexpr std::uint64_t kMostEvents = 400000;
 
 }  // namespace
 
-World::World(const WorldOptions& options) : events_(options.seed) {
+World::World(const WorldOptions& options) : events_(options.seed), bugs_(options.bugs) {
   per_clock_ = events_.chance(0.5);
   const std::uint64_t bounds[] = {0, 0, 1, 2, 4, Bound::kInfinite};
   staleness_ = Bound{bounds[events_.below(6)]};
-  steps_ = 3 + events_.below(5);
+  steps_ = 3 + events_.below(8);
   server_count_ = 1 + events_.below(3);
-  workers_.resize(1 + events_.below(4));
+  workers_.resize(1 + events_.below(5));
   const auto world_size = static_cast<std::uint32_t>(workers_.size());
+  if (per_clock_ && events_.chance(0.6)) {
+    quorum_ = 1 + static_cast<std::uint32_t>(events_.below(world_size));
+    grace_ = {milliseconds(events_.chance(0.5) ? 0 : events_.below(100)), events_.chance(0.3)};
+  }
   for (std::uint32_t w = 0; w < world_size; ++w) {
     workers_[w].id = WorkerId(w);
-    news_.workers.push_back({WorkerId(w), Incarnation(100 + w), WorkerPhase::kLive, Clock(0)});
+    if (events_.chance(0.25)) workers_[w].slowness = 10;
+    news_.workers.push_back({WorkerId(w), incarnation(WorkerId(w)), WorkerPhase::kLive, Clock(0)});
   }
   news_.initializer = WorkerId(0);
-  const std::uint32_t least = per_clock_ || server_count_ > 1 ? world_size : 1;
-  spare_slabs_ = least > 1 && !options.one_slab;
-  for (std::size_t s = 0; s < server_count_; ++s) {
-    server::CoreConfig config{.job = kJob,
-                              .per_clock = per_clock_,
-                              .staleness = staleness_,
-                              .minimal_slabs = least,
-                              .only_server = server_count_ == 1,
-                              .bugs = options.bugs};
-    config.slabs = least + static_cast<std::uint32_t>(events_.below(3));
-    if (options.one_slab) config.slabs = config.minimal_slabs = 1;
-    for (PartitionId p : shard(s)) config.partitions.push_back({p, kElements});
-    for (const Worker& worker : workers_)
-      config.workers[worker.id] = {Incarnation(100 + worker.id.value()), Clock(0), {}};
-    servers_.push_back({.core = std::make_unique<server::Consistency>(std::move(config))});
-  }
+  least_slabs_ = per_clock_ || server_count_ > 1 ? world_size : 1;
+  spare_slabs_ = least_slabs_ > 1 && !options.one_slab;
+  slabs_ = least_slabs_ + static_cast<std::uint32_t>(events_.below(3));
+  if (options.one_slab) slabs_ = least_slabs_ = 1;
+  servers_.resize(server_count_);
+  for (std::size_t s = 0; s < server_count_; ++s) servers_[s].core = make_core(s, false);
   // At most all but one die, at a random moment.
   for (std::size_t w = 0; w + 1 < workers_.size(); ++w)
     if (events_.chance(0.25)) {
@@ -60,10 +58,31 @@ World::World(const WorldOptions& options) : events_(options.seed) {
     }
 }
 
+std::unique_ptr<server::Consistency> World::make_core(std::size_t s, bool restored) {
+  server::CoreConfig config{.job = kJob,
+                            .per_clock = per_clock_,
+                            .quorum = quorum_,
+                            .grace = grace_,
+                            .staleness = staleness_,
+                            .slabs = slabs_,
+                            .minimal_slabs = least_slabs_,
+                            .only_server = server_count_ == 1,
+                            .initialized = restored,
+                            .bugs = bugs_};
+  for (PartitionId p : shard(s)) config.partitions.push_back({p, kElements});
+  for (const Worker& worker : workers_)
+    config.workers[worker.id] = {incarnation(worker.id), Clock(worker.clock), {}};
+  return std::make_unique<server::Consistency>(std::move(config));
+}
+
+Incarnation World::incarnation(WorkerId worker) const {
+  return Incarnation(100 * (run_ + 1) + worker.value());
+}
+
 void World::broken(const std::string& what) const { throw SimulationError(what); }
 
 transport::Sender World::sender(const Worker& worker) const {
-  return {kJob, Incarnation(100 + worker.id.value()), worker.id.value()};
+  return {kJob, incarnation(worker.id), worker.id.value()};
 }
 
 std::vector<PartitionId> World::shard(std::size_t server) const {
@@ -83,6 +102,7 @@ void World::run() {
     report(s);
   }
   events_.soon(400, [this] { maybe_checkpoint(); });
+  if (events_.chance(0.2)) events_.soon(1000 * steps_, [this] { restart(); });
   for (std::uint64_t n = 0; !everybody_done(); ++n) {
     if (n > kMostEvents || !events_.run_one()) {
       std::string who;
@@ -110,9 +130,12 @@ void World::to_server(const Worker& from, std::size_t server, transport::Body bo
       server::Consistency& core = *servers_[server].core;
       if (const auto* push = std::get_if<transport::Push>(&body))
         carry_out(server, core.push(who, *push, events_.now()));
-      else if (const auto* commit = std::get_if<transport::Commit>(&body))
+      else if (const auto* commit = std::get_if<transport::Commit>(&body)) {
+        if (commit->ending != transport::Ending::kInitial &&
+            core.workers().at(WorkerId(who.id)).live())
+          servers_[server].samples[{WorkerId(who.id), commit->clock}] = commit->samples;
         carry_out(server, core.end_step(who, *commit, events_.now()));
-      else
+      } else
         carry_out(server, core.pull(who, std::get<transport::Pull>(body), events_.now()));
     });
 }
@@ -202,7 +225,8 @@ void World::maybe_commit(Worker& worker) {
   (worker.abandon ? abandoned_ : commit_sent_).insert(step);
   const transport::Commit commit{
       .clock = Clock(worker.clock),
-      .ending = worker.abandon ? transport::Ending::kAbandon : transport::Ending::kCommit};
+      .ending = worker.abandon ? transport::Ending::kAbandon : transport::Ending::kCommit,
+      .samples = kSamples[events_.below(std::size(kSamples))]};
   // A worker may die between two of these.
   const std::size_t reached =
       worker.crash_at_random && events_.chance(0.1) ? events_.below(server_count_) : server_count_;
@@ -215,6 +239,7 @@ void World::maybe_commit(Worker& worker) {
 void World::crash(Worker& worker) {
   if (!worker.alive || worker.finished) return;
   worker.alive = false;
+  ++happened_.deaths;
   events_.soon(kDetection, [this, &worker] {
     news_.workers[worker.id.value()].phase = WorkerPhase::kResolving;
     publish();
@@ -236,7 +261,7 @@ void World::carry_out(std::size_t s, const server::Effects& effects) {
         if (ok && !read.initial && ++to.payloads[read.step] == 2) to.read_whole.insert(read.step);
         // The fabric may keep the slab of a failed read; a server with a single one ends then.
         const bool kept = !ok && !read.initial && spare_slabs_ && events_.chance(0.5);
-        carry_out(s, to.core->read_done(read, ok, !kept, "the worker is gone"));
+        carry_out(s, to.core->read_done(read, ok, !kept, "the worker is gone", events_.now()));
       });
     } else if (const auto* taken_now = std::get_if<server::SendTaken>(&effect)) {
       to_worker(taken_now->step.worker, [this, t = *taken_now](Worker& worker) {
@@ -246,6 +271,7 @@ void World::carry_out(std::size_t s, const server::Effects& effects) {
           taken(worker, t.partition, false);
       });
     } else if (const auto* done = std::get_if<server::SendCommitted>(&effect)) {
+      if (done->ending == transport::Ending::kCommit) servers_[s].ended.insert(done->step);
       to_worker(done->step.worker, [this, s, c = *done](Worker& worker) {
         if (c.ending == transport::Ending::kInitial) {
           worker.initial_pending.erase(s);
@@ -259,16 +285,17 @@ void World::carry_out(std::size_t s, const server::Effects& effects) {
         const bool all = std::ranges::all_of(
             worker.confirmed, [&](const auto& entry) { return entry.second == steps_; });
         if (!all) return;
-        worker.finished = true;
-        auto& news = news_.workers[worker.id.value()];
-        news.phase = WorkerPhase::kFinished;
-        news.final_clock = Clock(steps_);
-        publish();
+        finish(worker);
       });
     } else if (const auto* update = std::get_if<server::Apply>(&effect)) {
       apply(s, *update);
+    } else if (const auto* late = std::get_if<server::FoldLate>(&effect)) {
+      fold(s, *late);
+    } else if (const auto* wake = std::get_if<server::WakeAt>(&effect)) {
+      events_.at(wake->at, [this, s] { carry_out(s, servers_[s].core->tick(events_.now())); });
     } else if (std::holds_alternative<server::PublishInitial>(effect)) {
-      events_.soon(kCompute, [this, s] { carry_out(s, servers_[s].core->initial_published()); });
+      events_.soon(kCompute,
+                   [this, s] { carry_out(s, servers_[s].core->initial_published(events_.now())); });
     } else if (const auto* pull = std::get_if<server::AnswerPull>(&effect)) {
       answer(s, *pull);
     } else if (const auto* refused = std::get_if<server::Refuse>(&effect)) {
@@ -285,17 +312,68 @@ void World::carry_out(std::size_t s, const server::Effects& effects) {
 
 void World::apply(std::size_t s, const server::Apply& update) {
   Server& server = servers_[s];
-  for (const server::Sum& sum : update.sums) add(server, sum);
+  if (!server.applying.empty() || !server.folding.empty()) broken("two updates at once");
+  for (const server::Sum& sum : update.sums) add(s, sum, update.clock);
+  if (cutting(server)) server.cut_clocks = update.clock.next().value();
+  if (per_clock_ && !cutting(server))
+    for (const StepId& step : server.ended)
+      if (step.clock <= update.clock && !server.visible.contains(step) &&
+          !server.applying.contains(step))
+        broken(fmt::format("clock {} is applied without step {} of worker.{}, which was there",
+                           update.clock.value(), step.clock.value(), step.worker.value()));
   events_.soon(kCompute, [this, s] {
     Server& now = servers_[s];
     now.visible.merge(now.applying);
     now.applying.clear();
     for (const auto& send : std::exchange(now.answers, {})) send();
-    carry_out(s, now.core->apply_done());
+    carry_out(s, now.core->apply_done(events_.now()));
   });
 }
 
-void World::add(Server& server, const server::Sum& sum) {
+bool World::cutting(const Server& server) const {
+  return server.stage == 2 && !server.snapshots.contains(news_.checkpoint);
+}
+
+std::uint32_t World::samples_of(const Server& server, StepId step) const {
+  auto known = server.samples.find(step);
+  // Its COMMIT was lost with the worker: as many as the step before.
+  if (known == server.samples.end() && step.clock > Clock(0))
+    known = server.samples.find({step.worker, Clock(step.clock.value() - 1)});
+  return known == server.samples.end() ? 1 : known->second;
+}
+
+void World::check_weights(const Server& server, const server::Sum& sum) const {
+  double total = 0;
+  for (const StepId& step : server.folded) total += samples_of(server, step);
+  for (const auto& contribution : sum.contributions)
+    total += per_clock_ ? samples_of(server, contribution.step) : 1;
+  const auto near = [](double x, double y) { return std::abs(x - y) <= 1e-6 * y; };
+  // The late sum has every step times its samples.
+  if (!server.folded.empty() && !near(double{sum.late} * sum.weight, 1 / total))
+    broken("the late sum has a wrong weight");
+  for (const auto& contribution : sum.contributions)
+    if (!near(double{contribution.factor} * sum.weight,
+              (per_clock_ ? samples_of(server, contribution.step) : 1) / total))
+      broken(fmt::format("step {} of worker.{} has weight {} of {}, for {} samples of {}",
+                         contribution.step.clock.value(), contribution.step.worker.value(),
+                         contribution.factor, 1 / sum.weight, samples_of(server, contribution.step),
+                         total));
+  if (quorum_ == 0 && per_clock_ &&
+      std::ranges::all_of(sum.contributions,
+                          [&](const auto& one) {
+                            return samples_of(server, one.step) ==
+                                   samples_of(server, sum.contributions[0].step);
+                          }) &&
+      sum.weight != 1.0f / static_cast<float>(sum.contributions.size()))
+    broken("equal samples are not averaged as they were without samples");
+}
+
+void World::add(std::size_t s, const server::Sum& sum, Clock clock) {
+  Server& server = servers_[s];
+  if ((sum.late != 0) != !server.folded.empty()) broken("the late sum is forgotten or made up");
+  check_weights(server, sum);
+  server.applying.merge(server.folded);
+  server.folded.clear();
   std::optional<StepId> before;
   for (const server::Contribution& contribution : sum.contributions) {
     const StepId step = contribution.step;
@@ -306,13 +384,39 @@ void World::add(Server& server, const server::Sum& sum) {
         !commit_sent_.contains(step))
       broken(fmt::format("step {} of worker.{} is applied and was not committed",
                          step.clock.value(), step.worker.value()));
-    if (before && before->worker >= step.worker) broken("a sum is not in worker order");
-    if (before && per_clock_ && before->clock != step.clock) broken("a sum mixes clocks");
+    if (before && *before >= step) broken("a sum is not in worker order");
+    if (per_clock_ && (quorum_ == 0 ? step.clock != clock : step.clock > clock))
+      broken("a clock holds a step of another one");
     before = step;
-    ++steps_applied_;
+    ++happened_.steps;
+    happened_.late += per_clock_ && step.clock < clock ? 1 : 0;
   }
-  if (sum.weight != 1.0f / static_cast<float>(sum.contributions.size()))
-    broken("an update has a wrong weight");
+}
+
+void World::fold(std::size_t s, const server::FoldLate& fold) {
+  Server& server = servers_[s];
+  if (!server.applying.empty() || !server.folding.empty()) broken("two updates at once");
+  if (fold.first != server.folded.empty()) broken("the late sum is emptied at a wrong time");
+  for (const server::Contribution& contribution : fold.contributions) {
+    const StepId step = contribution.step;
+    if (server.visible.contains(step) || server.folded.contains(step) ||
+        !server.folding.insert(step).second)
+      broken(fmt::format("step {} of worker.{} is folded twice", step.clock.value(),
+                         step.worker.value()));
+    if (!server.read_whole.contains(step) || !commit_sent_.contains(step))
+      broken("a step is folded and was not committed");
+    if (contribution.factor != static_cast<float>(samples_of(server, step)))
+      broken("a late step has a wrong weight");
+    ++happened_.steps;
+    ++happened_.late;
+    ++happened_.folded;
+  }
+  events_.soon(kCompute, [this, s] {
+    Server& now = servers_[s];
+    now.folded.merge(now.folding);
+    now.folding.clear();
+    carry_out(s, now.core->apply_done(events_.now()));
+  });
 }
 
 bool World::holds(const Server& server, WorkerId worker, std::uint64_t clock) const {
@@ -326,12 +430,15 @@ void World::answer(std::size_t s, const server::AnswerPull& pull) {
   const std::uint64_t clock = pull.clock.value();
   const std::uint64_t needs = clock > staleness_.value ? clock - staleness_.value : 0;
   std::uint64_t slowest = UINT64_MAX;
+  std::size_t live = 0, with_clock = 0;
   for (const auto& [id, worker] : server.core->workers()) {
+    with_clock += std::max(worker.ended, server.most_ended[id]).value() >= needs ? 1 : 0;
     if (!worker.live()) continue;
+    ++live;
     std::uint64_t has = 0;
     while (holds(server, id, has)) ++has;
     const std::uint64_t wanted = id == pull.worker && !per_clock_ ? clock : needs;
-    if (has < wanted)
+    if (has < wanted && quorum_ == 0)
       broken(
           fmt::format("server.{} answered worker.{} for step {} (bound {}) with {} steps of "
                       "worker.{}",
@@ -340,7 +447,17 @@ void World::answer(std::size_t s, const server::AnswerPull& pull) {
     if (worker.upcoming().value() > has)
       broken("a server counts steps that its weights do not hold");
   }
-  if (pull.slowest.value() != slowest) broken("a pull was told a wrong smallest clock");
+  if (quorum_ == 0 && pull.slowest.value() != slowest)
+    broken("a pull was told a wrong smallest clock");
+  if (quorum_ != 0 && pull.slowest.value() < needs)
+    broken(fmt::format("server.{} answered worker.{} for step {} (bound {}) with {} clocks", s,
+                       pull.worker.value(), clock, staleness_.value, pull.slowest.value()));
+  if (quorum_ != 0 && needs > std::max(first_clock_, server.cut_clocks) &&
+      with_clock < std::min<std::size_t>(quorum_, live))
+    broken(fmt::format(
+        "server.{} answered worker.{} for step {} (bound {}): {} workers have "
+        "ended step {}, the quorum is {}",
+        s, pull.worker.value(), clock, staleness_.value, with_clock, needs - 1, quorum_));
   // The weights are written as the update leaves them, and the answer comes after the last.
   const auto send = [this, s, to = pull.worker, request = pull.request] { pulled(s, to, request); };
   if (server.applying.empty())
@@ -357,7 +474,7 @@ void World::pulled(std::size_t s, WorkerId to, std::uint32_t request) {
       if (!worker.answered.contains(n)) return;
     worker.answered.clear();
     worker.initial_done = true;
-    events_.soon(kCompute, [this, &worker] {
+    events_.soon(kCompute * worker.slowness, [this, &worker] {
       worker.weights = true;
       if (worker.alive && !worker.pushing) start_push(worker);
     });
@@ -366,16 +483,22 @@ void World::pulled(std::size_t s, WorkerId to, std::uint32_t request) {
 
 void World::snapshot(std::size_t s, const server::TakeSnapshot& taken_now) {
   Server& server = servers_[s];
-  if (!server.applying.empty()) broken("a snapshot in the middle of an update");
-  server.snapshots[taken_now.id] = server.visible;
+  if (!server.applying.empty() || !server.folding.empty())
+    broken("a snapshot in the middle of an update");
+  if (!server.folded.empty()) broken("a snapshot without what is in the late sum");
+  Snapshot& snapshot = server.snapshots[taken_now.id];
+  snapshot.steps = server.visible;
+  for (const auto& [id, worker] : taken_now.workers) snapshot.clocks[id] = worker.clock.value();
   for (const Server& other : servers_) {
     const auto same = other.snapshots.find(taken_now.id);
-    if (same != other.snapshots.end() && same->second != server.visible)
+    if (same != other.snapshots.end() && same->second.steps != server.visible)
       broken(fmt::format("two servers cut checkpoint {} at different steps", taken_now.id));
   }
 }
 
 void World::check_progress(Server& server) const {
+  for (const auto& [id, worker] : server.core->workers())
+    server.most_ended[id] = std::max(server.most_ended[id], worker.ended);
   for (const auto& [id, clock] : server.core->applied()) {
     Clock& seen = server.progress[id];
     if (clock < seen && server.core->workers().at(id).live())
@@ -405,10 +528,11 @@ void World::publish() {
       Server& server = servers_[s];
       if (news.version <= server.view) return;
       server.view = news.version;
-      carry_out(s, server.core->view(news.workers, news.initializer));
-      if (news.stage == 0) carry_out(s, server.core->release());
-      if (news.stage == 1) carry_out(s, server.core->hold(news.checkpoint));
-      if (news.stage == 2) carry_out(s, server.core->cut(news.checkpoint, news.cut));
+      carry_out(s, server.core->view(news.workers, news.initializer, events_.now()));
+      server.stage = news.stage;
+      if (news.stage == 0) carry_out(s, server.core->release(events_.now()));
+      if (news.stage == 1) carry_out(s, server.core->hold(news.checkpoint, events_.now()));
+      if (news.stage == 2) carry_out(s, server.core->cut(news.checkpoint, news.cut, events_.now()));
     });
 }
 
@@ -442,6 +566,8 @@ void World::on_report(std::size_t s, const std::map<WorkerId, Clock>& resolving,
   } else if (news_.stage == 2) {
     for (const Server& server : servers_)
       if (!server.snapshots.contains(news_.checkpoint)) return;
+    committed_checkpoint_ = news_.checkpoint;
+    ++happened_.checkpoints;
     news_.stage = 0;
     publish();
     events_.soon(300, [this] { maybe_checkpoint(); });
@@ -453,6 +579,55 @@ void World::maybe_checkpoint() {
   news_.checkpoint = fmt::format("{:06}", ++checkpoints_);
   news_.cut.clear();
   held_reports_.clear();
+  publish();
+}
+
+// The whole job again, from its last checkpoint.
+void World::restart() {
+  if (committed_checkpoint_.empty()) return;
+  events_.forget();
+  ++run_;
+  ++happened_.restarts;
+  for (Worker& worker : workers_) {
+    const std::uint64_t clock =
+        servers_[0].snapshots.at(committed_checkpoint_).clocks.at(worker.id);
+    const auto later = [&](const StepId& step) {
+      return step.worker == worker.id && step.clock >= Clock(clock);
+    };
+    std::erase_if(abandoned_, later);
+    std::erase_if(commit_sent_, later);
+    first_clock_ = std::max(first_clock_, clock);
+    worker =
+        Worker{.id = worker.id, .clock = clock, .initial_done = true, .slowness = worker.slowness};
+    news_.workers[worker.id.value()] = {worker.id, incarnation(worker.id), WorkerPhase::kLive,
+                                        Clock(0)};
+  }
+  news_ = {.version = news_.version, .workers = news_.workers, .initializer = WorkerId(0)};
+  resolve_reports_.clear();
+  held_reports_.clear();
+  for (std::size_t s = 0; s < server_count_; ++s) {
+    Server fresh{.core = make_core(s, true)};
+    fresh.visible = servers_[s].snapshots.at(committed_checkpoint_).steps;
+    servers_[s] = std::move(fresh);
+    report(s);
+  }
+  committed_checkpoint_.clear();
+  publish();
+  events_.soon(400, [this] { maybe_checkpoint(); });
+  for (Worker& worker : workers_) {
+    for (std::size_t s = 0; s < server_count_; ++s) worker.confirmed[s] = worker.clock;
+    if (worker.clock == steps_)
+      finish(worker);
+    else
+      start_pull(worker);
+  }
+}
+
+void World::finish(Worker& worker) {
+  worker.finished = true;
+  auto& news = news_.workers[worker.id.value()];
+  news.phase = WorkerPhase::kFinished;
+  news.final_clock = Clock(steps_);
   publish();
 }
 

@@ -1,13 +1,17 @@
 // A whole job on one seeded virtual network: the real consistency cores, and small models of
 // workers, of the scheduler's resolve and checkpoint protocols, and of memory. Messages are
-// delayed, reordered and repeated; workers die at any moment. After every event the invariants of
-// the protocol are checked; the first one that breaks is a SimulationError.
+// delayed, reordered and repeated; workers die at any
+// moment, and now and then the whole job, which starts again from its last checkpoint. After every
+// event the invariants of the protocol are checked; the first one that breaks is a SimulationError.
 //
 //   staleness   an answered pull holds every step that the bound asks for
 //   atomic      a step counts on every server or on none, and only when all its payloads were read
 //   once        no server applies a step twice
 //   monotonic   progress of a live worker never goes back
 //   cut         every server's snapshot of a checkpoint holds exactly the same steps
+//   samples     every contribution weighs as many samples as it has
+//   late        what has come before a clock is applied is in by then, also what belongs to an
+//               earlier one
 //   progress    everybody who lives comes to the end
 #pragma once
 
@@ -35,11 +39,16 @@ struct WorldOptions {
   bool one_slab = false;  // fewer than SlabRule::minimum() asks for
 };
 
+// What the schedules came by: a promise that nothing tried is not kept.
+struct Happened {
+  std::uint64_t steps = 0, late = 0, folded = 0, checkpoints = 0, restarts = 0, deaths = 0;
+};
+
 class World {
  public:
   explicit World(const WorldOptions& options);
   void run();  // throws SimulationError
-  std::uint64_t steps_applied() const { return steps_applied_; }
+  const Happened& happened() const { return happened_; }
 
  private:
   using StepId = server::StepId;
@@ -57,15 +66,27 @@ class World {
     std::map<std::size_t, std::uint64_t> confirmed;  // by server: steps that it confirmed
     bool pushing = false;
     bool abandon = false, early = false;  // how the step will end
+    std::uint64_t slowness = 1;
+  };
+  struct Snapshot {
+    std::set<StepId> steps;
+    std::map<WorkerId, std::uint64_t> clocks;
   };
   struct Server {
     std::unique_ptr<server::Consistency> core;
     std::set<StepId> visible, applying, read_whole;
+    std::set<StepId> folded;                     // in the late sum
+    std::set<StepId> folding;                    // on their way there
+    std::set<StepId> ended;                      // committed here
+    std::map<StepId, std::uint32_t> samples;     // as this server was told
     std::vector<std::function<void()>> answers;  // of pulls, after the update
     std::map<StepId, std::size_t> payloads;      // read so far
     std::map<WorkerId, Clock> progress;          // as last seen
-    std::uint64_t view = 0;                      // the news that it acts on
-    std::map<std::string, std::set<StepId>> snapshots;
+    std::uint64_t cut_clocks = 0;                // applied so far when a cut last asked for one
+    std::map<WorkerId, Clock> most_ended;  // that abandoned step included which its death undid
+    std::uint64_t view = 0;                // the news that it acts on
+    int stage = 0;                         // of the checkpoint, by those news
+    std::map<std::string, Snapshot> snapshots;
   };
   struct News {
     std::uint64_t version = 1;
@@ -77,6 +98,7 @@ class World {
   };
 
   [[noreturn]] void broken(const std::string& what) const;
+  Incarnation incarnation(WorkerId worker) const;
   transport::Sender sender(const Worker& worker) const;
   std::vector<PartitionId> shard(std::size_t server) const;
 
@@ -91,11 +113,17 @@ class World {
   void taken(Worker& worker, PartitionId partition, bool initial);
   void maybe_commit(Worker& worker);
   void crash(Worker& worker);
+  void finish(Worker& worker);
 
   // Servers.
+  std::unique_ptr<server::Consistency> make_core(std::size_t server, bool restored);
   void carry_out(std::size_t server, const server::Effects& effects);
   void apply(std::size_t server, const server::Apply& apply);
-  void add(Server& server, const server::Sum& sum);
+  void add(std::size_t server, const server::Sum& sum, Clock clock);
+  void check_weights(const Server& server, const server::Sum& sum) const;
+  std::uint32_t samples_of(const Server& server, StepId step) const;
+  void fold(std::size_t server, const server::FoldLate& fold);
+  bool cutting(const Server& server) const;
   void answer(std::size_t server, const server::AnswerPull& pull);
   void pulled(std::size_t server, WorkerId worker, std::uint32_t request);
   void snapshot(std::size_t server, const server::TakeSnapshot& taken);
@@ -108,12 +136,19 @@ class World {
   void on_report(std::size_t server, const std::map<WorkerId, Clock>& resolving,
                  const std::string& held, const std::map<WorkerId, Clock>& applied);
   void maybe_checkpoint();
+  void restart();
   bool everybody_done() const;
   void check_end() const;
 
   EventQueue events_;
+  server::CoreConfig::PlantedBugs bugs_;
   bool per_clock_;
-  bool spare_slabs_;  // losing one with its worker leaves enough for the others
+  std::uint32_t quorum_ = 0;
+  Grace grace_;
+  std::uint32_t least_slabs_ = 1, slabs_ = 1;
+  std::uint64_t run_ = 0;          // of the job: restarts so far
+  std::uint64_t first_clock_ = 0;  // of this run
+  bool spare_slabs_;               // losing one with its worker leaves enough for the others
   Bound staleness_;
   std::uint64_t steps_;  // that each worker does
   std::size_t server_count_;
@@ -124,7 +159,9 @@ class World {
   News news_;
   std::map<WorkerId, std::map<std::size_t, Clock>> resolve_reports_;
   std::map<std::size_t, std::map<WorkerId, Clock>> held_reports_;
-  std::uint64_t checkpoints_ = 0, steps_applied_ = 0;
+  std::string committed_checkpoint_;  // the last, of this run
+  std::uint64_t checkpoints_ = 0;
+  Happened happened_;
 };
 
 }  // namespace leeway::sim

@@ -70,6 +70,21 @@ TEST_CASE_FIXTURE(Fixture, "settings that do not go together are refused") {
   CHECK(error_of(settings.check()).find("outside") != std::string::npos);
 }
 
+TEST_CASE_FIXTURE(Fixture, "a quorum goes with clocks, a grace time with a quorum") {
+  REQUIRE(knobs.set("grace_ms", "auto", "flag"));
+  CHECK(settings.grace_ms.automatic);
+  CHECK(knobs.find("grace_ms")->print() == "auto");
+  CHECK(error_of(settings.check()).find("grace_ms needs a quorum") != std::string::npos);
+  REQUIRE(knobs.set("quorum", "2", "flag"));
+  CHECK(error_of(settings.check()).find("quorum needs update = per_clock") != std::string::npos);
+  REQUIRE(knobs.set("update", "per_clock", "flag"));
+  CHECK(settings.check());
+  REQUIRE(knobs.set("grace_ms", "20", "flag"));
+  CHECK(!settings.grace_ms.automatic);
+  CHECK(settings.grace_ms.wait.count() == 20);
+  CHECK(!knobs.set("grace_ms", "soon", "flag"));
+}
+
 TEST_CASE("nearest gives nothing for a word far from all") {
   CHECK(nearest("xyzzyplugh", {"staleness", "update"}).empty());
   CHECK(nearest("updat", {"staleness", "update"}) == "update");

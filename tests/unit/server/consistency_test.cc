@@ -110,11 +110,11 @@ TEST_CASE("a pull is answered in the order in which it asks") {
   CoreFixture s({.elements = {4, 4, 4}});
   transport::Pull pull{.request = 1, .total = 3};
   for (const std::uint32_t p : {2, 0}) pull.entries.push_back({.partition = PartitionId(p)});
-  s.take(s.core->pull(s.sender(0), pull, TimePoint()));
-  s.take(s.core->pull(s.sender(0), pull, TimePoint()));  // the same message again
+  s.take(s.core->pull(s.sender(0), pull, s.now));
+  s.take(s.core->pull(s.sender(0), pull, s.now));  // the same message again
   CHECK(s.answers.empty());
   pull.entries = {{.partition = PartitionId(1)}};
-  s.take(s.core->pull(s.sender(0), pull, TimePoint()));
+  s.take(s.core->pull(s.sender(0), pull, s.now));
   REQUIRE(s.answers.size() == 1);
   std::vector<LocalPartition> order;
   for (const AnswerPull::Entry& entry : s.answers[0].entries) order.push_back(entry.partition);
@@ -204,7 +204,7 @@ TEST_CASE("what does not belong here is refused by name and changes nothing") {
   CoreFixture s({.workers = 2});
   const auto refused = [&](const transport::Sender& sender, const transport::Push& push) {
     const std::size_t before = s.refusals.size();
-    s.take(s.core->push(sender, push, TimePoint()));
+    s.take(s.core->push(sender, push, s.now));
     return s.refusals.size() == before + 1 && s.reads.empty();
   };
   const transport::Push good = s.make_push(0, 0);
@@ -244,13 +244,13 @@ TEST_CASE("C2: nobody gets weights before the initial values, and then everybody
   s.pull(1, 0, 1);
   CHECK(s.answers.empty());
   for (std::uint32_t p = 0; p < 2; ++p)
-    s.take(s.core->push(s.sender(0), s.make_push(0, p, true), TimePoint()));
+    s.take(s.core->push(s.sender(0), s.make_push(0, p, true), s.now));
   s.finish_reads();
   CHECK(s.published == 0);
   s.end(0, 0, Ending::kInitial);
   CHECK(s.published == 1);
   CHECK(s.answers.empty());
-  s.take(s.core->initial_published());
+  s.take(s.core->initial_published(s.now));
   CHECK(s.answers.size() == 1);
   CHECK(s.committed.size() == 1);
   CHECK(s.core->applied().at(WorkerId(0)) == Clock(0));  // it is no step
@@ -259,15 +259,15 @@ TEST_CASE("C2: nobody gets weights before the initial values, and then everybody
 TEST_CASE("another worker gives the initial values when the first dies in the middle") {
   CoreFixture s({.workers = 2, .initialized = false});
   s.view({{WorkerPhase::kLive, 0}, {WorkerPhase::kLive, 0}});
-  s.take(s.core->push(s.sender(0), s.make_push(0, 0, true), TimePoint()));
+  s.take(s.core->push(s.sender(0), s.make_push(0, 0, true), s.now));
   REQUIRE(s.reads.size() == 1);
   // Worker 1's come before its turn: they wait, and also for the read that is still on its way.
   for (std::uint32_t p = 0; p < 2; ++p)
-    s.take(s.core->push(s.sender(1), s.make_push(0, p, true), TimePoint()));
+    s.take(s.core->push(s.sender(1), s.make_push(0, p, true), s.now));
   CHECK(s.reads.size() == 1);
   const std::vector<WorkerNews> news{{WorkerId(0), Incarnation(1), WorkerPhase::kDead, Clock(0)},
                                      {WorkerId(1), Incarnation(2), WorkerPhase::kLive, Clock(0)}};
-  s.take(s.core->view(news, WorkerId(1)));
+  s.take(s.core->view(news, WorkerId(1), s.now));
   CHECK(s.reads.size() == 1);
   s.finish_reads(false);
   CHECK(s.reads.size() == 2);
@@ -293,7 +293,7 @@ TEST_CASE("hold and cut: the snapshot is at the named clocks, wherever the serve
   s.step(0, 0);
   s.finish_update();
   s.step(0, 1);
-  s.take(s.core->hold("a"));
+  s.take(s.core->hold("a", s.now));
   CHECK(s.core->held().empty());  // an update runs
   s.finish_update();
   CHECK(s.core->held() == "a");
@@ -302,7 +302,7 @@ TEST_CASE("hold and cut: the snapshot is at the named clocks, wherever the serve
   CHECK(s.updates.size() == 2);  // none starts while it holds
   CHECK(s.core->applied().at(WorkerId(0)) == Clock(2));
   // Another server has step 0 of worker 1 already, and not more of worker 0.
-  s.take(s.core->cut("a", {{WorkerId(0), Clock(2)}, {WorkerId(1), Clock(1)}}));
+  s.take(s.core->cut("a", {{WorkerId(0), Clock(2)}, {WorkerId(1), Clock(1)}}, s.now));
   REQUIRE(s.updates.size() == 3);
   CHECK(s.updates.back().sums[0].contributions[0].step.worker == WorkerId(1));
   CHECK(s.snapshots.empty());
@@ -315,10 +315,10 @@ TEST_CASE("hold and cut: the snapshot is at the named clocks, wherever the serve
 
 TEST_CASE("a checkpoint that is given up lets updates go on") {
   CoreFixture s({});
-  s.take(s.core->hold("a"));
+  s.take(s.core->hold("a", s.now));
   s.step(0, 0);
   CHECK(s.updates.empty());
-  s.take(s.core->release());
+  s.take(s.core->release(s.now));
   CHECK(s.updates.size() == 1);
 }
 
@@ -385,7 +385,7 @@ TEST_CASE("a slab whose transfer still runs is used again only when it ended") {
     CHECK(s.faults.empty());
   }
   SUBCASE("and never when the provider keeps it") {
-    s.take(s.core->read_done(s.reads[0], false, false, "timed out"));
+    s.take(s.core->read_done(s.reads[0], false, false, "timed out", s.now));
     CHECK(s.reads.size() == 1);
     CHECK(s.faults.size() == 1);  // it was the only one
   }
@@ -481,6 +481,216 @@ TEST_CASE("a contribution says how many updates came since the weights it was co
   REQUIRE(s.updates[1].sums.size() == 2);
   CHECK(s.updates[1].sums[0].contributions[0].staleness == 0);
   CHECK(s.updates[1].sums[1].contributions[0].staleness == 2);
+}
+
+// --- quorum --------------------------------------------------------------------------------------
+
+namespace {
+
+std::vector<std::pair<std::uint32_t, std::uint64_t>> held_by(const Sum& sum) {
+  std::vector<std::pair<std::uint32_t, std::uint64_t>> steps;
+  for (const Contribution& contribution : sum.contributions)
+    steps.emplace_back(contribution.step.worker.value(), contribution.step.clock.value());
+  return steps;
+}
+using Steps = std::vector<std::pair<std::uint32_t, std::uint64_t>>;
+
+}  // namespace
+
+TEST_CASE("a clock is applied when its quorum has committed and the grace time is over") {
+  CoreFixture s({.per_clock = true, .quorum = 2, .grace = {milliseconds(100)}, .workers = 3});
+  for (std::uint32_t w = 0; w < 3; ++w) s.pull(w, 0, 1);
+  s.step(2, 0);
+  CHECK(!s.wake);
+  s.pass(milliseconds(1000));
+  s.step(0, 0);
+  REQUIRE(s.wake);
+  CHECK(*s.wake == s.now + milliseconds(100));
+  s.pass(milliseconds(99));
+  CHECK(s.updates.empty());
+  s.pull(0, 1, 2);
+  CHECK(s.answers.size() == 3);
+  s.pass(milliseconds(1));
+  REQUIRE(s.updates.size() == 1);
+  CHECK(held_by(s.updates[0].sums[0]) == Steps{{0, 0}, {2, 0}});
+  CHECK(s.answers.size() == 4);  // with what the update brings
+  CHECK(s.answers.back().slowest == Clock(1));
+
+  // What comes later is part of the next clock, once.
+  s.step(1, 0);
+  s.finish_update();
+  s.step(0, 1);
+  s.step(2, 1);
+  s.pass(milliseconds(100));
+  REQUIRE(s.updates.size() == 2);
+  CHECK(held_by(s.updates[1].sums[0]) == Steps{{0, 1}, {1, 0}, {2, 1}});
+  CHECK(s.updates[1].sums[0].contributions[1].staleness == 1);
+  s.finish_update();
+  CHECK(s.core->applied().at(WorkerId(1)) == Clock(1));
+}
+
+TEST_CASE("nobody waits for the grace time when everybody is there") {
+  CoreFixture s({.per_clock = true, .quorum = 1, .grace = {milliseconds(100)}, .workers = 2});
+  s.step(0, 0);
+  CHECK(s.updates.empty());
+  s.step(1, 0);
+  CHECK(s.updates.size() == 1);
+}
+
+TEST_CASE("the steps of a clock weigh as many samples as they have") {
+  CoreFixture s({.per_clock = true, .workers = 3});
+  const auto clock = [&](std::uint64_t c, std::array<std::uint32_t, 3> samples) {
+    for (std::uint32_t w = 0; w < 3; ++w) s.step(w, c, transport::Ending::kCommit, samples[w]);
+    const Sum sum = s.updates.back().sums[0];
+    s.finish_update();
+    return sum;
+  };
+  Sum sum = clock(0, {32, 32, 32});  // the bits of an average
+  CHECK(sum.weight == 1.0f / 3);
+  for (const Contribution& contribution : sum.contributions) CHECK(contribution.factor == 1);
+  sum = clock(1, {32, 48, 16});
+  CHECK(sum.weight == 1.0f / 6);
+  CHECK(sum.contributions[0].factor == 2);
+  CHECK(sum.contributions[1].factor == 3);
+  CHECK(sum.contributions[2].factor == 1);
+  sum = clock(2, {0, 0, 0});  // a program that does not tell
+  CHECK(sum.weight == 1.0f / 3);
+}
+
+TEST_CASE("late steps give their slabs back when somebody waits for one") {
+  CoreFixture s({.per_clock = true,
+                 .quorum = 2,
+                 .staleness = Bound{9},
+                 .workers = 3,
+                 .slabs = 3,
+                 .minimal_slabs = 3});
+  for (std::uint64_t c = 0; c < 3; ++c) {
+    s.step(0, c);
+    s.step(1, c);
+    s.finish_update();
+  }
+  for (std::uint64_t c = 0; c < 3; ++c) s.step(2, c, transport::Ending::kCommit, 8 + 8 * c);
+  CHECK(s.folds.empty());
+  s.push(0, 3, 0);  // no slab is left
+  CHECK(s.reads.empty());
+  REQUIRE(s.folds.size() == 1);
+  CHECK(s.folds[0].first);
+  REQUIRE(s.folds[0].contributions.size() == 3);
+  CHECK(s.folds[0].contributions[1].factor == 16);
+  s.take(s.core->apply_done(s.now));
+  CHECK(s.core->applied().at(WorkerId(2)) == Clock(3));  // nothing takes them back
+  CHECK(s.reads.size() == 1);
+  s.step(0, 3);
+  s.step(1, 3);
+  REQUIRE(s.updates.size() == 4);
+  const Sum& sum = s.updates[3].sums[0];
+  CHECK(held_by(sum) == Steps{{0, 3}, {1, 3}});
+  CHECK(sum.late == 1.0f / 8);    // of samples: it holds 8 + 16 + 24 of them
+  CHECK(sum.weight == 1.0f / 8);  // 48 + 8 + 8 samples are 8 times 8
+}
+
+TEST_CASE("adaptive grace waits for whom it is worth it") {
+  CoreFixture s({.per_clock = true,
+                 .quorum = 2,
+                 .grace = {.automatic = true},
+                 .staleness = Bound{0},
+                 .workers = 3});
+  // Worker 0 and 1 take 100 ms; worker 2 as long as said.
+  const auto clock = [&](std::uint64_t c, milliseconds third) {
+    for (std::uint32_t w = 0; w < 3; ++w) s.pull(w, c, static_cast<std::uint32_t>(c) + 1);
+    const TimePoint began = s.now;
+    s.pass(milliseconds(100));
+    s.step(0, c);
+    s.pull(0, c + 1, static_cast<std::uint32_t>(c) + 2);
+    s.step(1, c);
+    s.pull(1, c + 1, static_cast<std::uint32_t>(c) + 2);
+    const std::size_t before = s.updates.size();
+    const std::optional<TimePoint> wake = std::exchange(s.wake, std::nullopt);
+    s.now = began + third;
+    s.step(2, c);
+    if (s.updates.size() == before) s.take(s.core->tick(s.now));
+    s.finish_update();
+    return wake ? *wake - began - milliseconds(100) : Duration();
+  };
+  CHECK(clock(0, milliseconds(100)) == Duration());  // nothing is known yet
+  // Two workers of 8 samples in 100 ms wait; 8 samples are worth 4 of theirs: 4 / (16 / 100) ms.
+  CHECK(clock(1, milliseconds(110)) == milliseconds(25));
+  CHECK(clock(2, milliseconds(400)) == milliseconds(25));
+  // Its pace is about 176 ms now: it cannot be there within 25 ms.
+  CHECK(clock(3, milliseconds(100)) == Duration());
+}
+
+TEST_CASE("members that leave a clock of a quorum") {
+  CoreFixture s({.per_clock = true, .quorum = 2, .staleness = Bound{9}, .workers = 3});
+  using P = WorkerPhase;
+  SUBCASE("dead before it commits: fewer are needed") {
+    s.step(0, 0);
+    s.push(1, 0, 0);
+    s.view({{P::kLive, 0}, {P::kResolving, 0}, {P::kResolving, 0}});
+    CHECK(s.updates.empty());  // their steps may still be settled
+    s.view({{P::kLive, 0}, {P::kDead, 0}, {P::kDead, 0}});
+    REQUIRE(s.updates.size() == 1);
+    CHECK(held_by(s.updates[0].sums[0]) == Steps{{0, 0}});
+  }
+  SUBCASE("dead after it committed: its step counts") {
+    s.step(0, 0);
+    s.view({{P::kDead, 1}, {P::kLive, 0}, {P::kLive, 0}});
+    CHECK(s.updates.empty());
+    s.step(1, 0);
+    CHECK(s.updates.empty());  // two of those who live
+    s.step(2, 0);
+    REQUIRE(s.updates.size() == 1);
+    CHECK(held_by(s.updates[0].sums[0]) == Steps{{0, 0}, {1, 0}, {2, 0}});
+  }
+  SUBCASE("finished with a late step: it is applied") {
+    s.step(0, 0);
+    s.step(1, 0);
+    s.finish_update();
+    s.step(2, 0);
+    s.view({{P::kFinished, 1}, {P::kFinished, 1}, {P::kFinished, 1}});
+    REQUIRE(s.updates.size() == 2);
+    CHECK(held_by(s.updates[1].sums[0]) == Steps{{2, 0}});
+  }
+  SUBCASE("those in front finish: the clock falls back to who is left") {
+    for (std::uint64_t c = 0; c < 3; ++c) {
+      s.step(0, c);
+      s.step(1, c);
+      s.finish_update();
+    }
+    s.step(2, 0);
+    s.view({{P::kFinished, 3}, {P::kFinished, 3}, {P::kLive, 0}});
+    REQUIRE(s.updates.size() == 4);
+    s.finish_update();
+    for (std::uint64_t c = 1; c < 3; ++c) {
+      s.step(2, c);
+      REQUIRE(s.updates.size() == 4 + c);  // each at once
+      s.finish_update();
+    }
+  }
+}
+
+TEST_CASE("a cut takes the steps that it names from a clock, whoever else is there") {
+  CoreFixture s({.per_clock = true, .quorum = 2, .grace = {milliseconds(50)}, .workers = 3});
+  s.take(s.core->hold("a", s.now));
+  s.step(0, 0);
+  s.step(1, 0);
+  s.pass(milliseconds(50));
+  CHECK(s.updates.empty());
+  // Another server has applied steps of workers 0 and 2.
+  s.take(s.core->cut("a", {{WorkerId(0), Clock(1)}, {WorkerId(2), Clock(1)}}, s.now));
+  CHECK(s.updates.empty());
+  s.step(2, 0);
+  REQUIRE(s.updates.size() == 1);
+  CHECK(held_by(s.updates[0].sums[0]) == Steps{{0, 0}, {2, 0}});
+  s.finish_update();
+  REQUIRE(s.snapshots.size() == 1);
+  CHECK(s.snapshots[0].workers.at(WorkerId(1)).clock == Clock(0));
+  s.take(s.core->release(s.now));
+  s.step(0, 1);
+  s.step(2, 1);
+  s.pass(milliseconds(50));
+  REQUIRE(s.updates.size() == 2);
+  CHECK(held_by(s.updates[1].sums[0]) == Steps{{0, 1}, {1, 0}, {2, 1}});
 }
 
 }  // namespace leeway::server

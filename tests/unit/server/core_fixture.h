@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +16,8 @@ namespace leeway::server {
 
 struct CoreOptions {
   bool per_clock = false;
+  std::uint32_t quorum = 0;
+  Grace grace;
   Bound staleness{0};
   std::uint32_t workers = 1;
   std::uint32_t slabs = 4;
@@ -29,6 +32,8 @@ class CoreFixture {
   explicit CoreFixture(const CoreOptions& options) : options_(options) {
     CoreConfig config{.job = 7,
                       .per_clock = options.per_clock,
+                      .quorum = options.quorum,
+                      .grace = options.grace,
                       .staleness = options.staleness,
                       .slabs = options.slabs,
                       .minimal_slabs = options.minimal_slabs,
@@ -58,11 +63,12 @@ class CoreFixture {
   }
 
   void push(std::uint32_t worker, std::uint64_t clock, std::uint32_t partition) {
-    take(core->push(sender(worker), make_push(clock, partition), TimePoint()));
+    take(core->push(sender(worker), make_push(clock, partition), now));
   }
   void end(std::uint32_t worker, std::uint64_t clock,
-           transport::Ending ending = transport::Ending::kCommit) {
-    take(core->end_step(sender(worker), {.clock = Clock(clock), .ending = ending}, TimePoint()));
+           transport::Ending ending = transport::Ending::kCommit, std::uint32_t samples = 8) {
+    take(core->end_step(sender(worker),
+                        {.clock = Clock(clock), .ending = ending, .samples = samples}, now));
   }
   void pull(std::uint32_t worker, std::uint64_t clock, std::uint32_t request,
             std::uint32_t staleness = 0) {
@@ -72,29 +78,37 @@ class CoreFixture {
                          .total = static_cast<std::uint32_t>(options_.elements.size())};
     for (std::uint32_t p = 0; p < options_.elements.size(); ++p)
       pull.entries.push_back({PartitionId(p), Version(0), 5});
-    take(core->pull(sender(worker), pull, TimePoint()));
+    take(core->pull(sender(worker), pull, now));
   }
   void view(std::vector<std::pair<WorkerPhase, std::uint64_t>> phases) {
     std::vector<WorkerNews> news;
     for (std::uint32_t w = 0; w < phases.size(); ++w)
       news.push_back({WorkerId(w), Incarnation(w + 1), phases[w].first, Clock(phases[w].second)});
-    take(core->view(news, WorkerId(0)));
+    take(core->view(news, WorkerId(0), now));
   }
 
   void finish_reads(bool ok = true, bool released = true) {
     for (const ReadPayload& read : std::exchange(reads, {}))
-      take(core->read_done(read, ok, released, "gone"));
+      take(core->read_done(read, ok, released, "gone", now));
+  }
+  // So much later; wakes the core when it asked to be woken by then.
+  void pass(milliseconds time) {
+    now += time;
+    if (wake && *wake <= now) {
+      wake.reset();
+      take(core->tick(now));
+    }
   }
   void finish_update() {
     REQUIRE(!updates.empty());
-    take(core->apply_done());
+    take(core->apply_done(now));
   }
   // A whole step up to its ending.
   void step(std::uint32_t worker, std::uint64_t clock,
-            transport::Ending ending = transport::Ending::kCommit) {
+            transport::Ending ending = transport::Ending::kCommit, std::uint32_t samples = 8) {
     for (std::uint32_t p = 0; p < options_.elements.size(); ++p) push(worker, clock, p);
     finish_reads();
-    end(worker, clock, ending);
+    end(worker, clock, ending, samples);
   }
 
   void take(const Effects& effects) {
@@ -103,6 +117,8 @@ class CoreFixture {
       if (const auto* x = std::get_if<SendTaken>(&effect)) taken.push_back(*x);
       if (const auto* x = std::get_if<SendCommitted>(&effect)) committed.push_back(*x);
       if (const auto* x = std::get_if<Apply>(&effect)) updates.push_back(*x);
+      if (const auto* x = std::get_if<FoldLate>(&effect)) folds.push_back(*x);
+      if (const auto* x = std::get_if<WakeAt>(&effect)) wake = x->at;
       if (const auto* x = std::get_if<AnswerPull>(&effect)) answers.push_back(*x);
       if (const auto* x = std::get_if<RepeatAnswer>(&effect)) repeated.push_back(*x);
       if (const auto* x = std::get_if<Refuse>(&effect)) refusals.push_back(x->text);
@@ -118,6 +134,9 @@ class CoreFixture {
   std::vector<SendTaken> taken;
   std::vector<SendCommitted> committed;
   std::vector<Apply> updates;
+  std::vector<FoldLate> folds;
+  std::optional<TimePoint> wake;
+  TimePoint now;
   std::vector<AnswerPull> answers;
   std::vector<RepeatAnswer> repeated;
   std::vector<std::string> refusals, faults;

@@ -300,4 +300,34 @@ TEST_CASE("copies for a snapshot stay within their budget: then updates wait for
   CHECK(snapshot.claim(1) == Snapshot::Claim::kFree);
 }
 
+TEST_CASE("late steps count by their samples, from the late sum as from their slabs") {
+  const std::uint64_t elements = 1000;
+  const ShardLayout layout({.elements = {elements}, .pull_dtype = Dtype::kF32, .late_sum = true},
+                           3);
+  Memory memory(layout);
+  Shard shard(layout, memory.blocks());
+  const auto fill = [&](std::uint32_t slab, float value) {
+    std::fill_n(memory.slabs.data() + layout.slab(0, slab).offset / 2, elements, to_half(value));
+  };
+  const auto part = [](std::uint32_t slab, float weight) {
+    return Contribution{.slab = slab, .scales = {4}, .factor = weight};
+  };
+  const auto update = [&](Sum sum) {
+    shard.begin_update(0);
+    shard.update_partition(0, kernels::Optimizer::kSgd, kPlain, std::vector<Sum>{std::move(sum)});
+    shard.end_update(0);
+  };
+  for (int round = 1; round <= 2; ++round) {  // the second finds what the first left
+    fill(0, 4 * 1.0f);
+    fill(1, 4 * 2.0f);
+    fill(2, 4 * 8.0f);
+    shard.fold_late(0, {.contributions = {part(0, 8)}, .first = true});
+    shard.fold_late(0, {.contributions = {part(1, 24)}});
+    // (8 * 1 + 24 * 2 + 32 * 8) / 64, in units of 8.
+    update({.contributions = {part(2, 4)}, .weight = 1.0f / 8, .late = 1.0f / 8});
+    CHECK(shard.master(0).front() == -4.875f * static_cast<float>(round));
+    CHECK(shard.master(0).back() == -4.875f * static_cast<float>(round));
+  }
+}
+
 }  // namespace leeway::server
