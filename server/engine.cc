@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <utility>
 
+#include "common/half.h"
 #include "common/log.h"
 #include "server/engine_parts.h"
 #include "transport/crc32c.h"
@@ -161,22 +162,72 @@ void Engine::carry_out(Disconnect& effect) {
 
 // --- bulk transfers ------------------------------------------------------------------------------
 
+// Where the rail can map it a gradient is not copied at all: nothing can take it from us any more,
+// and the worker leaves it alone until it has the weights of its next step, which it gets, under
+// per_push, when this one is applied.
+bool Engine::map_payload(const ReadPayload& read) {
+  if (read.initial || config_.settings.per_clock()) return false;
+  const auto peer = peers_.find(read.step.worker);
+  if (peer == peers_.end()) return false;
+  auto payload = endpoint_->map(peer->second, read.from, read.bytes);
+  if (!payload || reinterpret_cast<std::uintptr_t>(payload.get()) % alignof(Half) != 0)
+    return false;
+  if (const auto old = mapped_.find(read.slab);
+      old != mapped_.end() && old->second.step != read.step)
+    release_mapped(read.slab);  // it was abandoned
+  mapped_[read.slab].step = read.step;
+  mapped_[read.slab].payloads[read.partition] = payload;
+  shard_->read_from(read.partition, read.slab, payload.get());
+  if (read.checksum)
+    verify(read, std::move(payload), false);
+  else
+    end_read(read, {});
+  return true;
+}
+
+void Engine::release_mapped(std::uint32_t slab) {
+  const auto mapped = mapped_.find(slab);
+  if (mapped == mapped_.end()) return;
+  for (const auto& [partition, bytes] : mapped->second.payloads)
+    shard_->read_from(partition, slab, nullptr);
+  mapped_.erase(mapped);
+}
+
+void Engine::keep_in_slab(LocalPartition partition, std::uint32_t slab) {
+  shard_->read_from(partition, slab, nullptr);
+  if (const auto mapped = mapped_.find(slab); mapped != mapped_.end())
+    mapped->second.payloads.erase(partition);
+}
+
+// What a worker that died or was given up left behind, unless it counts.
+void Engine::release_mapped_of_the_gone() {
+  std::vector<std::uint32_t> over;
+  for (const auto& [slab, mapped] : mapped_) {
+    const WorkerState& worker = core_->workers().at(mapped.step.worker);
+    const bool open = worker.open && worker.open->clock == mapped.step.clock;
+    const bool ended = std::ranges::any_of(
+        worker.steps, [&](const EndedStep& step) { return step.clock == mapped.step.clock; });
+    if (!open && !ended) over.push_back(slab);
+  }
+  for (const std::uint32_t slab : over) release_mapped(slab);
+}
+
 void Engine::carry_out(ReadPayload& effect) {
+  if (map_payload(effect)) return;
   reads_.add(effect.step.worker, effect.bytes, [this, read = effect] { start_read(read, false); });
 }
 
 void Engine::start_read(const ReadPayload& read, bool again) {
   const auto place =
       read.initial ? layout_.master(read.partition) : layout_.slab(read.partition, read.slab);
+  if (!read.initial) keep_in_slab(read.partition, read.slab);
   const transport::LocalRange into{read.initial ? &masters_ : &slabs_, place.offset, place.bytes};
   const auto done = [this, read, again, into](const transport::Outcome& outcome) {
     if (stopping_) return;
+    reads_.finished(read.bytes);
     if (!outcome.status || !read.checksum) return end_read(read, outcome);
-    pool_.run([this, read, again, into] {
-      const auto payload = into.memory->bytes().subspan(into.offset, into.size);
-      const bool good = transport::crc32c(payload) == *read.checksum;
-      endpoint_->post([this, read, again, good] { verified(read, again, good); });
-    });
+    // The slab is ours for as long as we live.
+    verify(read, {std::shared_ptr<void>(), into.memory->bytes().data() + into.offset}, again);
   };
   const auto peer = peers_.find(read.step.worker);
   if (peer == peers_.end()) {
@@ -186,13 +237,21 @@ void Engine::start_read(const ReadPayload& read, bool again) {
   endpoint_->read(peer->second, into, read.from, deadline(), done);
 }
 
+void Engine::verify(const ReadPayload& read, std::shared_ptr<const std::byte> payload, bool again) {
+  pool_.run([this, read, payload = std::move(payload), again] {
+    const bool good = transport::crc32c({payload.get(), read.bytes}) == *read.checksum;
+    endpoint_->post([this, read, again, good] { verified(read, again, good); });
+  });
+}
+
 void Engine::verified(const ReadPayload& read, bool again, bool good) {
   if (stopping_) return;
   if (good) return end_read(read, {});
   log::warning("partition {} of worker.{} does not match its CRC32C{}",
                bundles_[read.partition].id.value(), read.step.worker.value(),
                again ? " again" : ": it is read again");
-  if (!again) return start_read(read, true);
+  if (!again)
+    return reads_.add(read.step.worker, read.bytes, [this, read] { start_read(read, true); });
   end_read(read,
            {fail(Code::kDataLoss,
                  "it does not match its CRC32C, twice: its memory or the way damages bytes")});
@@ -203,12 +262,12 @@ void Engine::end_read(const ReadPayload& read, const transport::Outcome& outcome
   run(core_->read_done(read, outcome.status.has_value(), outcome.memory_released,
                        outcome.status ? std::string() : outcome.status.error().message,
                        MonotonicClock::now()));
-  reads_.finished(read.bytes);
 }
 
 void Engine::carry_out(StorePayload& effect) {
   const auto place = layout_.slab(effect.partition, effect.slab);
   LEEWAY_CHECK(effect.bytes.size() == place.bytes);
+  keep_in_slab(effect.partition, effect.slab);
   std::ranges::copy(effect.bytes, slabs_.bytes().subspan(place.offset).begin());
   report_.bytes_read += effect.bytes.size();
 }
@@ -220,7 +279,8 @@ void Engine::carry_out(AnswerPull& effect) {
                   .request = effect.request,
                   .slowest = effect.slowest,
                   .total = static_cast<std::uint32_t>(effect.entries.size())};
-  pull->unfinished = 1 + effect.entries.size();  // and this function's own share
+  // And one for this function, or for the update that runs: PULLED says that it is done.
+  pull->unfinished = 1 + effect.entries.size();
   if (effect.entries.size() == order_.size())
     std::ranges::transform(effect.entries, order_.begin(), &AnswerPull::Entry::partition);
   for (const AnswerPull::Entry& entry : effect.entries) {
@@ -229,7 +289,10 @@ void Engine::carry_out(AnswerPull& effect) {
     else
       write_partition(pull, entry);
   }
-  finish_pull(pull);
+  if (update_)
+    update_->pulls.push_back(std::move(pull));
+  else
+    finish_pull(pull);
 }
 
 void Engine::write_partition(const std::shared_ptr<PullTransfer>& pull,
@@ -326,6 +389,7 @@ void Engine::on_view(const EngineView& view) {
   rule_.set_learning_rate(view.learning_rate);
   const TimePoint now = MonotonicClock::now();
   run(core_->view(news, view.initializer, now));
+  release_mapped_of_the_gone();
   switch (view.order) {
     case EngineView::Order::kNone:
       run(core_->release(now));

@@ -116,6 +116,11 @@ class Engine {
   void run(Effects effects);
   void carry_out(ReadPayload& effect);
   void start_read(const ReadPayload& read, bool again);
+  bool map_payload(const ReadPayload& read);
+  void release_mapped(std::uint32_t slab);
+  void release_mapped_of_the_gone();
+  void verify(const ReadPayload& read, std::shared_ptr<const std::byte> payload, bool again);
+  void keep_in_slab(LocalPartition partition, std::uint32_t slab);
   void verified(const ReadPayload& read, bool again, bool good);
   void end_read(const ReadPayload& read, const transport::Outcome& outcome);
   void carry_out(StorePayload& effect);
@@ -166,6 +171,12 @@ class Engine {
   bool running_ = false;
   transport::Outbox outbox_;
   bool in_frame_ = false;  // its end flushes
+  // Payloads that lie where the worker made them, by the slab that they would fill else.
+  struct Mapped {
+    StepId step;
+    std::map<LocalPartition, std::shared_ptr<const std::byte>> payloads;
+  };
+  std::map<std::uint32_t, Mapped> mapped_;
   TransferQueue reads_, writes_;
   std::map<StepId, std::vector<PartitionId>> taken_;  // acknowledgements to be sent together
   std::map<WorkerId, transport::Pulled> last_answers_;

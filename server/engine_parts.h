@@ -33,8 +33,9 @@ struct Engine::Update {
   bool initial = false;
   std::vector<LocalPartition> waiting;
   std::size_t unfinished = 0;
-  std::vector<bool> done;                  // by partition
-  std::vector<std::vector<Write>> writes;  // by partition: when it is done
+  std::vector<bool> done;                            // by partition
+  std::vector<std::vector<Write>> writes;            // by partition: when it is done
+  std::vector<std::shared_ptr<PullTransfer>> pulls;  // that it brings something
 };
 
 struct Engine::PullTransfer {

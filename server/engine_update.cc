@@ -104,7 +104,10 @@ void Engine::group_done(const std::vector<LocalPartition>& group) {
   }
   update_->unfinished -= group.size();
   if (update_->unfinished > 0) return;
-  update_.reset();
+  const auto over = std::exchange(update_, nullptr);
+  for (const Sum& sum : over->apply.sums)
+    for (const Contribution& contribution : sum.contributions) release_mapped(contribution.slab);
+  for (const auto& pull : over->pulls) finish_pull(pull);
   if (!initial) report_.updates += updates;
   const TimePoint now = MonotonicClock::now();
   run(initial ? core_->initial_published(now) : core_->apply_done(now));

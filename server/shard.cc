@@ -10,7 +10,10 @@
 namespace leeway::server {
 
 Shard::Shard(const ShardLayout& layout, ShardBlocks blocks)
-    : layout_(layout), blocks_(blocks), entries_(layout.shape().elements.size()) {
+    : layout_(layout),
+      blocks_(blocks),
+      entries_(layout.shape().elements.size()),
+      elsewhere_(layout.slabs() * entries_.size()) {
   LEEWAY_CHECK(blocks_.masters.size() >= layout.master_bytes());
   LEEWAY_CHECK(blocks_.state.size() >= layout.state_bytes());
   LEEWAY_CHECK(blocks_.published.size() >= layout.published_bytes());
@@ -71,6 +74,15 @@ const std::byte* Shard::then(LocalPartition p, WorkerId worker) const {
   return blocks_.then.data() + layout_.then(p, worker.value()).offset;
 }
 
+void Shard::read_from(LocalPartition p, std::uint32_t slab, const std::byte* elsewhere) {
+  elsewhere_[slab * entries_.size() + p] = elsewhere;
+}
+
+const std::byte* Shard::payload(LocalPartition p, std::uint32_t slab) const {
+  const std::byte* const elsewhere = elsewhere_[slab * entries_.size() + p];
+  return elsewhere != nullptr ? elsewhere : blocks_.slabs.data() + layout_.slab(p, slab).offset;
+}
+
 void Shard::publish_partition(LocalPartition p) {
   kernels::convert(master(p), layout_.shape().pull_dtype, spare(p));
 }
@@ -80,7 +92,7 @@ std::byte* Shard::late_sum(LocalPartition p) const {
 }
 
 kernels::Gradient Shard::gradient(LocalPartition p, const Contribution& contribution) const {
-  return {.data = blocks_.slabs.data() + layout_.slab(p, contribution.slab).offset,
+  return {.data = payload(p, contribution.slab),
           .dtype = Dtype::kF16,
           .inverse_scale = contribution.factor / contribution.scales[p],
           .then = then(p, contribution.step.worker)};

@@ -48,6 +48,9 @@ class Shard {
   void begin_update(LocalPartition p);
   // Makes the spare current; the version grows by the updates that are in it now.
   void end_update(LocalPartition p, std::uint64_t updates = 1);
+  // Where an update finds this partition's gradient of that slab: in the slab, or, when not null,
+  // at `elsewhere`. Not while an update that has it runs.
+  void read_from(LocalPartition p, std::uint32_t slab, const std::byte* elsewhere);
   // Both copies are taken to hold this version (restored).
   void set_version(LocalPartition p, Version version) { entries_[p].version = version; }
 
@@ -75,10 +78,12 @@ class Shard {
   const std::byte* then(LocalPartition p, WorkerId worker) const;
   std::byte* late_sum(LocalPartition p) const;
   kernels::Gradient gradient(LocalPartition p, const Contribution& contribution) const;
+  const std::byte* payload(LocalPartition p, std::uint32_t slab) const;
 
   const ShardLayout& layout_;
   const ShardBlocks blocks_;
   std::vector<Entry> entries_;
+  std::vector<const std::byte*> elsewhere_;  // by slab and partition
 };
 
 }  // namespace leeway::server

@@ -108,6 +108,10 @@ void Endpoint::write(Peer peer, LocalRange from, RemoteRange to, TimePoint deadl
                      Completion done) {
   impl_->transfer(Operation::Kind::kWrite, peer, from, std::move(to), deadline, std::move(done));
 }
+std::shared_ptr<const std::byte> Endpoint::map(Peer peer, const RemoteRange& from,
+                                               std::size_t size) {
+  return impl_->map(peer, from, size);
+}
 void Endpoint::at(TimePoint when, Task task) { impl_->at(when, std::move(task)); }
 EndpointCounters Endpoint::counters() const noexcept { return impl_->counters(); }
 

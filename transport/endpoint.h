@@ -163,6 +163,10 @@ class Endpoint {
   // [owner] One-sided. The write is complete when the bytes are in the peer's memory.
   void read(Peer peer, LocalRange into, RemoteRange from, TimePoint deadline, Completion done);
   void write(Peer peer, LocalRange from, RemoteRange to, TimePoint deadline, Completion done);
+  // [owner] Those bytes as memory of this process, where a rail can map them and has done so (a
+  // read brings that about): else null. They stay, whatever becomes of the peer, while the pointer
+  // lives; what is in them is the peer's doing.
+  std::shared_ptr<const std::byte> map(Peer peer, const RemoteRange& from, std::size_t size);
   // [owner] Runs `task` once, not before `when`.
   void at(TimePoint when, Task task);
 

@@ -52,6 +52,7 @@ class Endpoint::Impl final : private RailUser {
   void send(Peer peer, std::span<const std::byte> message, TimePoint deadline, Completion done);
   void transfer(Operation::Kind kind, Peer peer, LocalRange local, RemoteRange remote,
                 TimePoint deadline, Completion done);
+  std::shared_ptr<const std::byte> map(Peer peer, const RemoteRange& from, std::size_t size);
   void timed_out(Operation& operation);
 
  private:

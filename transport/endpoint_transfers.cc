@@ -111,6 +111,20 @@ void Endpoint::Impl::transfer(Operation::Kind kind, Peer peer, LocalRange local,
   start_operation(*operation);
 }
 
+std::shared_ptr<const std::byte> Endpoint::Impl::map(Peer peer, const RemoteRange& from,
+                                                     std::size_t size) {
+  const PeerState* state = find_peer(peer.value());
+  if (state == nullptr || from.memory == nullptr) return nullptr;
+  for (const Link& link : state->links) {
+    if (!link.connected || link.window >= from.memory->size()) continue;
+    Window window = (*from.memory)[link.window];
+    // Where that wraps around, the rail finds it outside.
+    window.address += from.offset;
+    if (auto bytes = rails_[link.rail]->map(link.peer, window, size)) return bytes;
+  }
+  return nullptr;
+}
+
 void Endpoint::Impl::start_operation(Operation& operation) {
   // What waits for this peer goes first.
   if (find_peer(operation.peer)->waiting.empty() && advance(operation) == Posting::kDone) return;

@@ -131,6 +131,11 @@ Result<Rail::Post> HostRail::write(RailPeer peer, LocalPiece from, Window to, Ti
   return transfer(HostSender::Direction::kWrite, peer, from, to, ticket);
 }
 
+std::shared_ptr<const std::byte> HostRail::map(RailPeer peer, Window from, std::size_t size) {
+  HostSender* const sender = find(peer.value());
+  return sender != nullptr ? sender->map(from, size) : nullptr;
+}
+
 Result<Rail::Post> HostRail::transfer(HostSender::Direction direction, RailPeer peer,
                                       LocalPiece local, Window remote, Ticket& ticket) {
   HostSender* const sender = find(peer.value());

@@ -44,6 +44,7 @@ class HostRail final : public Rail {
   Result<Post> send(RailPeer peer, std::span<const std::byte> message, Ticket& ticket) override;
   Result<Post> read(RailPeer peer, LocalPiece into, Window from, Ticket& ticket) override;
   Result<Post> write(RailPeer peer, LocalPiece from, Window to, Ticket& ticket) override;
+  std::shared_ptr<const std::byte> map(RailPeer peer, Window from, std::size_t size) override;
   bool poll(RailUser& user) override;
   int descriptor() const noexcept override { return epoll_.get(); }
   bool arm() noexcept override;

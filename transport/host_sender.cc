@@ -123,6 +123,15 @@ Result<Rail::Post> HostSender::transfer(Direction direction, LocalPiece local, W
   return Rail::Post::kTaken;
 }
 
+std::shared_ptr<const std::byte> HostSender::map(Window from, std::size_t size) {
+  const auto found = remotes_.find(from.key);
+  if (found == remotes_.end() || found->second == nullptr) return nullptr;
+  Remote& remote = *found->second;
+  if (from.address > remote.bytes || size > remote.bytes - from.address) return nullptr;
+  if (!remote.mapping.prepare(from.address, size)) return nullptr;
+  return {found->second, remote.mapping.data() + from.address};
+}
+
 void HostSender::ask(std::uint64_t key) {
   // A peer that is gone shows when its socket is looked at.
   std::ignore = socket_->post({.kind = HostPacket::Kind::kAsk, .key = key});

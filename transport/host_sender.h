@@ -42,6 +42,9 @@ class HostSender {
   Result<Rail::Post> send(std::span<const std::byte> message, Ticket& ticket);
   Result<Rail::Post> transfer(Direction direction, LocalPiece local, Window remote, Ticket& ticket);
 
+  // Null while the memory is not mapped, or when that is no part of it.
+  std::shared_ptr<const std::byte> map(Window from, std::size_t size);
+
   // False while the peer has more newcomers than it looked at, or the system more descriptors under
   // way than it allows: the rail calls connect() again.
   bool connected() const noexcept { return state_ == State::kOpen || state_ == State::kGone; }

@@ -100,6 +100,10 @@ class Rail {
   // Done when the bytes are in the peer's memory.
   virtual Result<Post> write(RailPeer peer, LocalPiece from, Window to, Ticket& ticket) = 0;
 
+  // The peer's bytes as memory of this process, which stay mapped, whatever becomes of the peer,
+  // while the pointer lives; null where a rail cannot do that, or not yet (a read brings it about).
+  virtual std::shared_ptr<const std::byte> map(RailPeer, Window, std::size_t) { return nullptr; }
+
   // Moves what can be moved and tells `user`. True when anything happened.
   virtual bool poll(RailUser& user) = 0;
 

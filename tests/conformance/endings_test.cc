@@ -262,6 +262,32 @@ TEST_CASE("an endpoint closes in the middle of reads, on either side of them") {
   }
 }
 
+TEST_CASE("bytes that a rail has mapped stay, whatever becomes of the peer") {
+  constexpr std::size_t kSize = 8192;
+  Node a;
+  auto b = std::make_unique<Node>();
+  const Peer peer = a.connect(*b);
+  RegisteredMemory there = b->memory(kSize);
+  const RegisteredMemory here = a.memory(kSize);
+  fill(there, 3);
+  const auto map = [&](std::uint64_t offset, std::size_t size) {
+    return a.on_thread([&] { return a.endpoint->map(peer, at(there, offset), size); });
+  };
+  CHECK(map(0, kSize) == nullptr);  // nothing has brought it here
+  REQUIRE(a.read(peer, {&here, 0, kSize}, at(there)).status.has_value());
+  const auto bytes = map(1000, kSize - 1000);
+  if (a.endpoint->info().fabric == "shm") REQUIRE(bytes != nullptr);
+  if (bytes == nullptr) return;
+  CHECK(map(1001, kSize - 1000) == nullptr);
+  CHECK(map(kSize + 1, 0) == nullptr);
+  CHECK(map(UINT64_MAX - 10, 100) == nullptr);
+  CHECK(map(0, SIZE_MAX) == nullptr);
+  there = {};
+  b.reset();
+  a.disconnect(peer);
+  CHECK(std::ranges::equal(std::span(bytes.get(), kSize - 1000), here.bytes().subspan(1000)));
+}
+
 TEST_CASE("an endpoint that was never started closes, and one without peers") {
   auto never = open_endpoint();
   const RegisteredMemory memory = value_or_throw(never->allocate(4096, transport::Access::kPeers));
