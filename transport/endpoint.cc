@@ -27,7 +27,8 @@ Endpoint::Impl::Impl(std::vector<std::unique_ptr<Rail>> rails, const EndpointOpt
         {std::string(its.traits->family), its.megabits, its.near, its.address});
     info_.max_message = std::min(info_.max_message, its.max_message);
     info_.rails.push_back({std::string(its.traits->family), its.provider, its.device, its.printable,
-                           its.megabits, its.numa_node, its.near});
+                           its.megabits, its.numa_node, its.near, its.device_memory,
+                           its.device_dmabuf});
   }
   info_.fabric = info_.rails.front().fabric;
   info_.provider = info_.rails.front().provider;
@@ -45,6 +46,10 @@ Endpoint::Impl::~Impl() {
 
 Result<std::shared_ptr<Region>> Endpoint::Impl::allocate(std::size_t bytes, Access access) {
   return Region::make(regions_, rails_, bytes, access);
+}
+
+Result<std::shared_ptr<Region>> Endpoint::Impl::enlist(ForeignMemory memory, Access access) {
+  return Region::make(regions_, rails_, std::move(memory), access);
 }
 
 EndpointCounters Endpoint::Impl::counters() const noexcept {
@@ -84,10 +89,10 @@ std::unique_ptr<Endpoint> endpoint_over(std::vector<std::unique_ptr<Rail>> rails
 const EndpointInfo& Endpoint::info() const noexcept { return impl_->info(); }
 
 Result<RegisteredMemory> Endpoint::allocate(std::size_t bytes, Access access) {
-  auto region = impl_->allocate(bytes, access);
-  if (!region) return tl::unexpected(std::move(region).error());
-  return RegisteredMemory(
-      std::make_unique<RegisteredMemory::Impl>(RegisteredMemory::Impl{std::move(*region)}));
+  return RegisteredMemory::of(impl_->allocate(bytes, access));
+}
+Result<RegisteredMemory> Endpoint::enlist(ForeignMemory memory, Access access) {
+  return RegisteredMemory::of(impl_->enlist(std::move(memory), access));
 }
 
 void Endpoint::start(MessageHandler handler) { impl_->start(std::move(handler)); }

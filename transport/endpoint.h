@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -27,6 +28,7 @@
 namespace leeway::transport {
 
 class Rail;  // inside transport/
+class Region;
 
 // What one endpoint may ask of the machine.
 struct EndpointOptions {
@@ -41,6 +43,8 @@ struct EndpointOptions {
   // CUDA_VISIBLE_DEVICES say; empty: none. Its near NICs carry what the process moves, the others
   // only when all of those have failed.
   std::string gpu;
+  // Memory of a GPU is to be registered, where NICs and provider can (EndpointInfo::Rail says).
+  bool device_memory = false;
   // Longest piece of a read or write that goes to the provider at once; longer ones go in several.
   std::size_t max_transfer = std::size_t{1} << 30;
 };
@@ -55,6 +59,8 @@ struct EndpointInfo {
     std::uint32_t megabits = 0;  // per second, 0 = not known
     int numa_node = -1;          // of the NIC, -1 = not known
     bool near = true;            // to EndpointOptions::gpu
+    bool device_memory = false;  // memory of a GPU can be registered, by its address or, with
+    bool device_dmabuf = false;  // this too, as a dmabuf
   };
   std::vector<Rail> rails;
   std::string fabric, provider, device, printable;  // of the first
@@ -74,12 +80,30 @@ struct Window {
   std::uint64_t key = 0;
   friend bool operator==(const Window&, const Window&) noexcept = default;
 };
+// In place of the window of a rail that the memory is not known to. No key of a provider is that.
+inline constexpr Window kNoWindow{UINT64_MAX, UINT64_MAX};
 // What a peer must be told to reach a memory: a window for each rail of its owner, in their order.
 using RemoteMemory = std::vector<Window>;
 inline constexpr std::size_t kMaxRails = 64;
 
-// Memory that this endpoint may move. Move-only; page-aligned, zeroed and touched.
-// Lives until no transfer uses it; freed and deregistered by its destructor, on any thread.
+// Where memory of a GPU is.
+struct DevicePlace {
+  int ordinal = 0;  // the device, as CUDA numbers it
+  int dmabuf = -1;  // of the memory from its first byte, the caller's; -1 = by its address
+};
+// Memory that somebody else made.
+struct ForeignMemory {
+  std::byte* data = nullptr;
+  std::size_t size = 0;
+  std::shared_ptr<const void> owner;  // kept while anything may touch the memory
+  // Of the host: a memfd that can neither shrink nor grow, for peers of this host.
+  int descriptor = -1;
+  std::optional<DevicePlace> device;  // it is a GPU's
+};
+
+// Memory that this endpoint may move. Move-only; what allocate() makes is page-aligned, zeroed and
+// touched. Lives until no transfer uses it; freed and deregistered by its destructor, on any
+// thread.
 class RegisteredMemory {
  public:
   RegisteredMemory() noexcept;
@@ -87,13 +111,17 @@ class RegisteredMemory {
   RegisteredMemory& operator=(RegisteredMemory&&) noexcept;
   ~RegisteredMemory();
 
+  std::size_t size() const noexcept;
+  // Empty for a GPU's memory, which the host cannot touch.
   std::span<std::byte> bytes() const noexcept;
+  bool on_device() const noexcept;
   // Not null, but empty for Access::kOwn.
   std::shared_ptr<const RemoteMemory> remote() const noexcept;
 
  private:
   friend class Endpoint;
   struct Impl;
+  static Result<RegisteredMemory> of(Result<std::shared_ptr<Region>> region);
   explicit RegisteredMemory(std::unique_ptr<Impl> impl) noexcept;
   std::unique_ptr<Impl> impl_;
 };
@@ -144,6 +172,9 @@ class Endpoint {
 
   // Any thread. kResourceExhausted names bytes, limit and remedy.
   Result<RegisteredMemory> allocate(std::size_t bytes, Access access);
+  // The same with memory that is there already. A GPU's is known to the rails that take it, and to
+  // none of this host's; kUnsupported when there is none.
+  Result<RegisteredMemory> enlist(ForeignMemory memory, Access access);
 
   // Starts the thread. Each message that arrives is given to `handler` there; the span lives for
   // the call. What is in it is the peer's word: check everything.

@@ -36,6 +36,7 @@ class Endpoint::Impl final : private RailUser {
 
   const EndpointInfo& info() const noexcept { return info_; }
   Result<std::shared_ptr<Region>> allocate(std::size_t bytes, Access access);
+  Result<std::shared_ptr<Region>> enlist(ForeignMemory memory, Access access);
   EndpointCounters counters() const noexcept;
 
   // endpoint_loop.cc
@@ -103,8 +104,9 @@ class Endpoint::Impl final : private RailUser {
 
   // endpoint_peers.cc
   PeerState* find_peer(std::uint64_t id) noexcept;
-  // The link for the next piece of a bulk transfer, or of a message.
-  Link& choose_link(PeerState& peer, const Operation& operation, std::size_t size);
+  // The link for the next piece of a bulk transfer, or of a message. Null: none knows the memory.
+  Link* choose_link(PeerState& peer, const Operation& operation, std::size_t size);
+  static bool carries(const Link& link, const Operation& operation) noexcept;
   static Link* find_link(PeerState& peer, std::size_t rail) noexcept;
   Status reach(Link& link);
   void link_failed(PeerState& peer, Link& link, const Error& error);

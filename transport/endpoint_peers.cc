@@ -75,21 +75,33 @@ PeerState* Endpoint::Impl::find_peer(std::uint64_t id) noexcept {
   return it == peers_.end() ? nullptr : it->second.get();
 }
 
-Link& Endpoint::Impl::choose_link(PeerState& peer, const Operation& operation, std::size_t size) {
-  if (peer.links.size() == 1) return peer.links.front();
+bool Endpoint::Impl::carries(const Link& link, const Operation& operation) noexcept {
+  if (operation.kind == Operation::Kind::kSend) return true;
+  const RemoteMemory& there = *operation.remote.memory;
+  return link.window < there.size() && there[link.window] != kNoWindow &&
+         operation.region->known(link.rail);
+}
+
+Link* Endpoint::Impl::choose_link(PeerState& peer, const Operation& operation, std::size_t size) {
+  if (peer.links.size() == 1)
+    return carries(peer.links.front(), operation) ? &peer.links.front() : nullptr;
   const TimePoint now = MonotonicClock::now();
   const bool message = operation.kind == Operation::Kind::kSend;
   const auto load = [&](const Link& link) {
     return static_cast<double>(link.under_way + size) / link.megabits;
   };
   Link* best = nullptr;
+  Link* resting = nullptr;  // of those that have failed, the one whose failure is longest ago
   for (Link& link : peer.links) {
-    if (link.failed_until > now) continue;
+    if (!carries(link, operation)) continue;
+    if (link.failed_until > now) {
+      if (resting == nullptr || link.failed_until < resting->failed_until) resting = &link;
+      continue;
+    }
     if (best != nullptr && link.preference > best->preference) break;
     if (best == nullptr || (!message && load(link) < load(*best))) best = &link;
   }
-  // All have failed: the one whose failure is longest ago.
-  return best != nullptr ? *best : *std::ranges::min_element(peer.links, {}, &Link::failed_until);
+  return best != nullptr ? best : resting;
 }
 
 Link* Endpoint::Impl::find_link(PeerState& peer, std::size_t rail) noexcept {

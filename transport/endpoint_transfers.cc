@@ -93,7 +93,7 @@ void Endpoint::Impl::transfer(Operation::Kind kind, Peer peer, LocalRange local,
   const auto refuse = [&](std::string why) {
     finish_later(std::move(done), {.status = fail(Code::kInvalidArgument, std::move(why))});
   };
-  const std::size_t there = local.memory != nullptr ? local.memory->bytes().size() : 0;
+  const std::size_t there = local.memory != nullptr ? local.memory->size() : 0;
   if (local.offset > there || local.size > there - local.offset)
     return refuse(fmt::format("bytes {} to {} of a registered memory of {}", local.offset,
                               local.offset + local.size, there));
@@ -148,7 +148,13 @@ Endpoint::Impl::Posting Endpoint::Impl::advance(Operation& operation) {
     const bool repeated = !operation.again.empty();
     Piece piece = repeated ? operation.again.back()
                            : Piece{operation.posted, operation.size - operation.posted};
-    Link& link = choose_link(peer, operation, piece.size);
+    Link* const chosen = choose_link(peer, operation, piece.size);
+    if (chosen == nullptr) {
+      operation.status =
+          fail(Code::kInvalidArgument, "no rail between the two knows both memories");
+      break;
+    }
+    Link& link = *chosen;
     if (!message && !repeated) {
       const std::size_t limit =
           std::min(options_.max_transfer, rails_[link.rail]->info().max_transfer);
@@ -182,8 +188,6 @@ Result<Rail::Post> Endpoint::Impl::post_piece(Operation& operation, PeerState& p
   if (!reached) return tl::unexpected(std::move(reached).error());
   Window window;
   if (operation.kind != Operation::Kind::kSend) {
-    if (link.window >= operation.remote.memory->size())
-      return fail(Code::kInvalidArgument, "the peer's memory has no window on this rail");
     window = (*operation.remote.memory)[link.window];
     window.address += operation.remote.offset + piece.offset;
   }

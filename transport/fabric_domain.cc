@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <cstdio>
 
 namespace leeway::transport {
 namespace {
+
+constexpr std::size_t kPage = 4096;
 
 std::uint64_t memlock_limit() {
   rlimit limit{};
@@ -66,24 +69,66 @@ FabricDomain::FabricDomain(Choice choice) : traits(choice.traits), info(std::mov
   provider_keys = mode == FI_MR_BASIC || (mode & FI_MR_PROV_KEY) != 0;
 }
 
+// Explicit dmabufs came with 1.20; of a program built before that, and of a domain opened for an
+// older version, libfabric takes addresses alone.
+bool registers_dmabuf([[maybe_unused]] const fi_info& info) {
+#ifdef FI_MR_DMABUF
+  return FI_VERSION_GE(fi_version(), FI_VERSION(1, 20)) &&
+         FI_VERSION_GE(info.fabric_attr->api_version, FI_VERSION(1, 20));
+#else
+  return false;
+#endif
+}
+
+Status FabricRegistration::count(std::size_t bytes) {
+  const std::size_t pages = (bytes + kPage - 1) / kPage * kPage;
+  counted_ = pages;
+  const std::size_t before = domain_->pinned.fetch_add(pages);
+  auto problem = locked_memory_problem(pages, before, memlock_limit(), may_lock_all());
+  if (!problem.empty()) return fail(Code::kResourceExhausted, std::move(problem));
+  return {};
+}
+
 Result<std::unique_ptr<FabricRegistration>> FabricRegistration::make(
-    std::shared_ptr<FabricDomain> domain, const HostMemory& memory, Access access) {
+    std::shared_ptr<FabricDomain> domain, const ForeignMemory& memory, Access access) {
   std::unique_ptr<FabricRegistration> made(new FabricRegistration(std::move(domain)));
   FabricDomain& at = *made->domain_;
-  const std::size_t bytes = memory.mapped();
-  made->data_ = memory.bytes().data();
-  if (at.traits->pins_memory) {
-    made->counted_ = bytes;
-    const std::size_t before = at.pinned.fetch_add(bytes);
-    auto problem = locked_memory_problem(bytes, before, memlock_limit(), may_lock_all());
-    if (!problem.empty()) return fail(Code::kResourceExhausted, std::move(problem));
+  const std::size_t bytes = std::max<std::size_t>(memory.size, 1);
+  made->data_ = memory.data;
+  if (at.traits->pins_memory && !memory.device)
+    if (auto fits = made->count(bytes); !fits) return tl::unexpected(std::move(fits).error());
+
+  const iovec range{.iov_base = memory.data, .iov_len = bytes};
+  fi_mr_attr attributes{};
+  attributes.mr_iov = &range;
+  attributes.iov_count = 1;
+  attributes.access = FI_SEND | FI_RECV | FI_READ | FI_WRITE |
+                      (access == Access::kPeers ? FI_REMOTE_READ | FI_REMOTE_WRITE : 0);
+  attributes.requested_key = at.provider_keys ? 0 : at.next_key.fetch_add(1);
+  std::uint64_t flags = 0;
+  if (memory.device) {
+    attributes.iface = FI_HMEM_CUDA;
+    attributes.device.cuda = memory.device->ordinal;
   }
-  const std::uint64_t rights = FI_SEND | FI_RECV | FI_READ | FI_WRITE |
-                               (access == Access::kPeers ? FI_REMOTE_READ | FI_REMOTE_WRITE : 0);
-  const std::uint64_t key = at.provider_keys ? 0 : at.next_key.fetch_add(1);
+#ifdef FI_MR_DMABUF
+  fi_mr_dmabuf dmabuf{};
+  if (memory.device && memory.device->dmabuf >= 0) {
+    dmabuf.fd = memory.device->dmabuf;
+    dmabuf.len = bytes;
+    dmabuf.base_addr = memory.data;
+    attributes.dmabuf = &dmabuf;  // in place of mr_iov: a union
+    flags = FI_MR_DMABUF;
+  }
+#endif
   fid_mr* registration = nullptr;
-  const int error =
-      fi_mr_reg(at.domain.get(), made->data_, bytes, rights, 0, key, 0, &registration, nullptr);
+  const int error = fi_mr_regattr(at.domain.get(), &attributes, flags, &registration);
+  if (error != 0 && memory.device)
+    return fail(
+        Code::kResourceExhausted,
+        fmt::format("registering {} bytes of GPU {} with provider {}: {}; leeway-run doctor "
+                    "says how NICs reach GPU memory here",
+                    bytes, memory.device->ordinal, at.info->fabric_attr->prov_name,
+                    fi_strerror(-error)));
   if (error != 0)
     return fail(
         Code::kResourceExhausted,

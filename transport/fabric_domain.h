@@ -34,7 +34,8 @@ class FabricRegistration final : public Registration {
  public:
   // kResourceExhausted: bytes, limit and remedy.
   static Result<std::unique_ptr<FabricRegistration>> make(std::shared_ptr<FabricDomain> domain,
-                                                          const HostMemory& memory, Access access);
+                                                          const ForeignMemory& memory,
+                                                          Access access);
   ~FabricRegistration() override;
 
   Window window() const noexcept override;
@@ -42,12 +43,16 @@ class FabricRegistration final : public Registration {
 
  private:
   explicit FabricRegistration(std::shared_ptr<FabricDomain> domain) : domain_(std::move(domain)) {}
+  Status count(std::size_t bytes);
 
   std::shared_ptr<FabricDomain> domain_;
   std::byte* data_ = nullptr;
   std::size_t counted_ = 0;  // bytes in domain_->pinned
   Fid<fid_mr> registration_;
 };
+
+// Whether a domain of this kind takes a GPU's memory as a dmabuf.
+bool registers_dmabuf(const fi_info& info);
 
 // Nothing when `bytes` more may be locked beside `locked`, else the line that explains it. A limit
 // of RLIM_INFINITY, or the privilege CAP_IPC_LOCK, allows all.

@@ -28,5 +28,11 @@ using Info = std::unique_ptr<fi_info, FreeInfo>;
 // The version whose meaning of fields this code is written for. Debian 12 has 1.17; newer libraries
 // keep it, older ones refuse it.
 inline constexpr std::uint32_t kFabricVersion = FI_VERSION(1, 17);
+// What is asked for with a GPU's memory: with dmabufs, where the headers have them.
+#ifdef FI_MR_DMABUF
+inline constexpr std::uint32_t kDeviceFabricVersion = FI_VERSION(1, 20);
+#else
+inline constexpr std::uint32_t kDeviceFabricVersion = kFabricVersion;
+#endif
 
 }  // namespace leeway::transport

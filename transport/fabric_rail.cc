@@ -71,6 +71,8 @@ FabricRail::FabricRail(Choice choice, std::uint32_t peers, const Standing& stand
   if (info_.megabits == 0) info_.megabits = standing.megabits;
   info_.numa_node = standing.numa_node;
   info_.near = standing.near;
+  info_.device_memory = (info.caps & FI_HMEM) != 0;
+  info_.device_dmabuf = info_.device_memory && registers_dmabuf(info);
   open_objects(peers);
   describe();
 }
@@ -188,7 +190,8 @@ bool FabricRail::plausible(std::span<const std::byte> address) const {
 
 // --- memory --------------------------------------------------------------------------------------
 
-Result<std::unique_ptr<Registration>> FabricRail::enlist(const HostMemory& memory, Access access) {
+Result<std::unique_ptr<Registration>> FabricRail::enlist(const ForeignMemory& memory,
+                                                         Access access) {
   auto made = FabricRegistration::make(domain_, memory, access);
   if (!made) return tl::unexpected(std::move(made).error());
   return std::unique_ptr<Registration>(std::move(*made));
@@ -197,7 +200,7 @@ Result<std::unique_ptr<Registration>> FabricRail::enlist(const HostMemory& memor
 Result<FabricRail::Buffers> FabricRail::make_buffers(std::size_t count) const {
   auto memory = HostMemory::make(count * info_.max_message, HostMemory::Kind::kPrivate);
   if (!memory) return tl::unexpected(std::move(memory).error());
-  auto registration = FabricRegistration::make(domain_, *memory, Access::kOwn);
+  auto registration = FabricRegistration::make(domain_, memory->view(), Access::kOwn);
   if (!registration) return tl::unexpected(std::move(registration).error());
   return Buffers{std::move(*memory), std::move(*registration)};
 }

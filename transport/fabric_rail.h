@@ -13,6 +13,7 @@
 
 #include "transport/fabric_domain.h"
 #include "transport/fabric_handles.h"
+#include "transport/host_memory.h"
 #include "transport/providers.h"
 #include "transport/rail.h"
 
@@ -32,7 +33,7 @@ class FabricRail final : public Rail {
 
   const RailInfo& info() const noexcept override { return info_; }
   std::string printable(std::span<const std::byte> address) const override;
-  Result<std::unique_ptr<Registration>> enlist(const HostMemory& memory, Access access) override;
+  Result<std::unique_ptr<Registration>> enlist(const ForeignMemory& memory, Access access) override;
   Result<RailPeer> connect(std::span<const std::byte> address) override;
   void disconnect(RailPeer peer) override;
   Result<Post> send(RailPeer peer, std::span<const std::byte> message, Ticket& ticket) override;

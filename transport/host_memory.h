@@ -6,6 +6,7 @@
 #include <span>
 
 #include "common/result.h"
+#include "transport/endpoint.h"
 
 namespace leeway::transport {
 
@@ -23,8 +24,11 @@ class HostMemory {
   ~HostMemory();
 
   std::span<std::byte> bytes() const noexcept { return {data_, size_}; }  // as asked for
-  std::size_t mapped() const noexcept { return mapped_; }                 // whole pages
   int descriptor() const noexcept { return descriptor_; }                 // -1 for kPrivate
+  // As rails are told of it.
+  ForeignMemory view() const noexcept {
+    return {.data = data_, .size = size_, .owner = nullptr, .descriptor = descriptor_};
+  }
 
  private:
   Status map_private();

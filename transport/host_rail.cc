@@ -32,8 +32,8 @@ constexpr int kNewcomersAtOnce = 64;
 class HostRegistration final : public Registration {
  public:
   HostRegistration() = default;  // Access::kOwn: nothing for anybody
-  HostRegistration(HostRegistry& registry, const HostMemory& memory)
-      : registry_(&registry), key_(registry.enlist(memory.descriptor(), memory.bytes().size())) {}
+  HostRegistration(HostRegistry& registry, const ForeignMemory& memory)
+      : registry_(&registry), key_(registry.enlist(memory.descriptor, memory.size)) {}
   ~HostRegistration() override {
     if (registry_ != nullptr) registry_->drop(key_);
   }
@@ -86,9 +86,9 @@ std::string HostRail::printable(std::span<const std::byte> address) const {
   return is_host_name(name) ? fmt::format("shm://{}", name) : "?";
 }
 
-Result<std::unique_ptr<Registration>> HostRail::enlist(const HostMemory& memory, Access access) {
+Result<std::unique_ptr<Registration>> HostRail::enlist(const ForeignMemory& memory, Access access) {
   if (access == Access::kOwn) return std::make_unique<HostRegistration>();
-  if (memory.descriptor() < 0)
+  if (memory.descriptor < 0)
     return fail(Code::kInvalidArgument, "memory for peers of this host has to be shareable");
   return std::make_unique<HostRegistration>(registry_, memory);
 }

@@ -37,8 +37,8 @@ class HostRail final : public Rail {
 
   const RailInfo& info() const noexcept override { return info_; }
   std::string printable(std::span<const std::byte> address) const override;
-  // Access::kPeers wants HostMemory::Kind::kShareable.
-  Result<std::unique_ptr<Registration>> enlist(const HostMemory& memory, Access access) override;
+  // Access::kPeers wants a descriptor.
+  Result<std::unique_ptr<Registration>> enlist(const ForeignMemory& memory, Access access) override;
   Result<RailPeer> connect(std::span<const std::byte> address) override;
   void disconnect(RailPeer peer) override;
   Result<Post> send(RailPeer peer, std::span<const std::byte> message, Ticket& ticket) override;

@@ -79,7 +79,7 @@ constexpr std::array kTable = {
         .remedy = "run both processes on one host, in one network namespace, as one user"},
 };
 
-Info hints_for(const ProviderTraits& traits, std::string_view name) {
+Info hints_for(const ProviderTraits& traits, std::string_view name, bool device_memory) {
   Info hints(fi_allocinfo());
   if (!hints) throw ConfigError("libfabric: out of memory");
   hints->caps = FI_MSG | FI_RMA;
@@ -90,6 +90,10 @@ Info hints_for(const ProviderTraits& traits, std::string_view name) {
   hints->domain_attr->mr_mode =
       traits.strict_memory ? static_cast<int>(FI_MR_BASIC)
                            : FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+  if (device_memory) {
+    hints->caps |= FI_HMEM;
+    hints->domain_attr->mr_mode |= FI_MR_HMEM;
+  }
   hints->fabric_attr->prov_name = strdup(std::string(name).c_str());
   return hints;
 }
@@ -114,12 +118,13 @@ const ProviderTraits& family_traits(std::string_view family) {
 Info look_for(const ProviderTraits& traits, const Place& place) {
   const KeepSignals keep;
   for (const std::string_view name : traits.names) {
-    const Info hints = hints_for(traits, name);
+    const Info hints = hints_for(traits, name, place.device_memory);
     if (!place.domain.empty()) hints->domain_attr->name = strdup(place.domain.c_str());
     fi_info* found = nullptr;
     const bool bound = traits.binds_to_ip && !place.address.empty();
     const std::string port = std::to_string(place.port);
-    if (fi_getinfo(kFabricVersion, bound ? place.address.c_str() : nullptr,
+    if (fi_getinfo(place.device_memory ? kDeviceFabricVersion : kFabricVersion,
+                   bound ? place.address.c_str() : nullptr,
                    bound && place.port != 0 ? port.c_str() : nullptr, bound ? FI_SOURCE : 0,
                    hints.get(), &found) != 0)
       continue;

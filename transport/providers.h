@@ -63,6 +63,7 @@ struct Place {
   std::string address;
   std::uint16_t port = 0;  // 0 = any that is free
   std::string domain;
+  bool device_memory = false;  // with FI_HMEM, or not at all
 };
 
 // What libfabric offers of this family at this place, or null.

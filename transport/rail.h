@@ -19,7 +19,6 @@
 #include "common/ids.h"
 #include "common/result.h"
 #include "transport/endpoint.h"
-#include "transport/host_memory.h"
 
 namespace leeway::transport {
 
@@ -41,6 +40,8 @@ struct RailInfo {
   // To the GPU that this process computes on, or there is none. Others are used when all of the
   // near ones have failed.
   bool near = true;
+  bool device_memory = false;  // as in EndpointInfo::Rail
+  bool device_dmabuf = false;
 };
 
 // Memory made known to one rail. Freed before the memory is.
@@ -85,7 +86,9 @@ class Rail {
   // A peer's address for people; it need not be one.
   virtual std::string printable(std::span<const std::byte> address) const = 0;
 
-  virtual Result<std::unique_ptr<Registration>> enlist(const HostMemory& memory, Access access) = 0;
+  // A GPU's memory where info().device_memory says so.
+  virtual Result<std::unique_ptr<Registration>> enlist(const ForeignMemory& memory,
+                                                       Access access) = 0;
 
   // Never blocks; a peer that is not there shows when something is posted. The same address again
   // is another RailPeer: what was said of an older one does not hold for it.

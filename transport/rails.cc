@@ -30,11 +30,14 @@ std::vector<std::string> split(std::string_view list) {
   return parts;
 }
 
-void open_at(const ProviderTraits& traits, const Place& place, const EndpointOptions& options,
+void open_at(const ProviderTraits& traits, Place place, const EndpointOptions& options,
              const RailPlan& plan, Rails& rails) {
   const FabricRail::Standing standing{.megabits = static_cast<std::uint32_t>(plan.rate_gbps * 1000),
                                       .numa_node = plan.numa_node,
                                       .near = plan.near};
+  // Sockets would copy it by the CPU, and in the call.
+  place.device_memory = options.device_memory && traits.pins_memory;
+  if (place.device_memory && !look_for(traits, place)) place.device_memory = false;
   rails.push_back(
       std::make_unique<FabricRail>(choose_provider(traits, place), options.peers, standing));
 }

@@ -23,8 +23,7 @@ void RegionList::close() {
   regions_.clear();
 }
 
-Result<std::shared_ptr<Region>> Region::make(std::shared_ptr<RegionList> list,
-                                             std::span<const std::unique_ptr<Rail>> rails,
+Result<std::shared_ptr<Region>> Region::make(std::shared_ptr<RegionList> list, Rails rails,
                                              std::size_t bytes, Access access) {
   const bool mapped_by_peers =
       access == Access::kPeers &&
@@ -32,18 +31,38 @@ Result<std::shared_ptr<Region>> Region::make(std::shared_ptr<RegionList> list,
   auto memory = HostMemory::make(
       bytes, mapped_by_peers ? HostMemory::Kind::kShareable : HostMemory::Kind::kPrivate);
   if (!memory) return tl::unexpected(std::move(memory).error());
-  std::shared_ptr<Region> region(new Region(std::move(list)));
-  region->memory_ = std::move(*memory);
-  auto windows = std::make_shared<RemoteMemory>();
-  for (const auto& rail : rails) {
-    auto registration = rail->enlist(region->memory_, access);
-    if (!registration) return tl::unexpected(std::move(registration).error());
-    if (access == Access::kPeers) windows->push_back((*registration)->window());
-    region->registrations_.push_back(std::move(*registration));
-  }
-  region->remote_ = std::move(windows);
-  region->list_->add(*region);
+  ForeignMemory view = memory->view();
+  std::shared_ptr<Region> region(new Region(std::move(list), std::move(*memory), std::move(view)));
+  if (auto s = region->enlist(rails, access); !s) return tl::unexpected(std::move(s).error());
   return region;
+}
+
+Result<std::shared_ptr<Region>> Region::make(std::shared_ptr<RegionList> list, Rails rails,
+                                             ForeignMemory memory, Access access) {
+  std::shared_ptr<Region> region(new Region(std::move(list), {}, std::move(memory)));
+  if (auto s = region->enlist(rails, access); !s) return tl::unexpected(std::move(s).error());
+  return region;
+}
+
+Status Region::enlist(Rails rails, Access access) {
+  auto windows = std::make_shared<RemoteMemory>();
+  bool known = false;
+  for (const auto& rail : rails) {
+    std::unique_ptr<Registration> registration;
+    if (!on_device() || rail->info().device_memory) {
+      auto made = rail->enlist(memory_, access);
+      if (!made) return tl::unexpected(std::move(made).error());
+      registration = std::move(*made);
+      known = true;
+    }
+    if (access == Access::kPeers)
+      windows->push_back(registration ? registration->window() : kNoWindow);
+    registrations_.push_back(std::move(registration));
+  }
+  if (!known) return fail(Code::kUnsupported, "no rail here takes memory of a GPU");
+  remote_ = std::move(windows);
+  list_->add(*this);
+  return {};
 }
 
 Region::~Region() { list_->remove(*this); }

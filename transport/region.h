@@ -35,28 +35,37 @@ class RegionList {
 
 class Region {
  public:
-  // kResourceExhausted: bytes, limit and remedy.
-  static Result<std::shared_ptr<Region>> make(std::shared_ptr<RegionList> list,
-                                              std::span<const std::unique_ptr<Rail>> rails,
+  using Rails = std::span<const std::unique_ptr<Rail>>;
+  // New memory of the host. kResourceExhausted: bytes, limit and remedy.
+  static Result<std::shared_ptr<Region>> make(std::shared_ptr<RegionList> list, Rails rails,
                                               std::size_t bytes, Access access);
+  static Result<std::shared_ptr<Region>> make(std::shared_ptr<RegionList> list, Rails rails,
+                                              ForeignMemory memory, Access access);
   ~Region();
   Region(const Region&) = delete;
   Region& operator=(const Region&) = delete;
 
-  std::span<std::byte> bytes() const noexcept { return memory_.bytes(); }
+  std::byte* data() const noexcept { return memory_.data; }
+  std::size_t size() const noexcept { return memory_.size; }
+  bool on_device() const noexcept { return memory_.device.has_value(); }
+  // To a rail.
+  bool known(std::size_t rail) const noexcept { return registrations_[rail] != nullptr; }
   // Empty for Access::kOwn.
   const std::shared_ptr<const RemoteMemory>& remote() const noexcept { return remote_; }
   LocalPiece piece(std::size_t rail, std::size_t offset, std::size_t size) const noexcept {
-    return {registrations_[rail].get(), bytes().data() + offset, size};
+    return {registrations_[rail].get(), data() + offset, size};
   }
 
  private:
   friend class RegionList;
-  explicit Region(std::shared_ptr<RegionList> list) : list_(std::move(list)) {}
+  Region(std::shared_ptr<RegionList> list, HostMemory own, ForeignMemory memory)
+      : list_(std::move(list)), own_(std::move(own)), memory_(std::move(memory)) {}
+  Status enlist(Rails rails, Access access);
 
   std::shared_ptr<RegionList> list_;
-  HostMemory memory_;
-  std::vector<std::unique_ptr<Registration>> registrations_;  // by rail
+  HostMemory own_;  // or empty
+  ForeignMemory memory_;
+  std::vector<std::unique_ptr<Registration>> registrations_;  // by rail; null = not known there
   std::shared_ptr<const RemoteMemory> remote_;
 };
 

@@ -8,9 +8,17 @@ RegisteredMemory::RegisteredMemory(RegisteredMemory&&) noexcept = default;
 RegisteredMemory& RegisteredMemory::operator=(RegisteredMemory&&) noexcept = default;
 RegisteredMemory::~RegisteredMemory() = default;
 
-std::span<std::byte> RegisteredMemory::bytes() const noexcept {
-  return impl_ ? impl_->region->bytes() : std::span<std::byte>();
+Result<RegisteredMemory> RegisteredMemory::of(Result<std::shared_ptr<Region>> region) {
+  if (!region) return tl::unexpected(std::move(region).error());
+  return RegisteredMemory(std::make_unique<Impl>(Impl{std::move(*region)}));
 }
+
+std::size_t RegisteredMemory::size() const noexcept { return impl_ ? impl_->region->size() : 0; }
+std::span<std::byte> RegisteredMemory::bytes() const noexcept {
+  if (!impl_ || on_device()) return {};
+  return {impl_->region->data(), impl_->region->size()};
+}
+bool RegisteredMemory::on_device() const noexcept { return impl_ && impl_->region->on_device(); }
 std::shared_ptr<const RemoteMemory> RegisteredMemory::remote() const noexcept {
   return impl_ ? impl_->region->remote() : nullptr;
 }

@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "transport/fabric_domain.h"
+#include "transport/host_memory.h"
 #include "transport/providers.h"
 #include "transport/signals.h"
 
@@ -76,7 +77,7 @@ RawFabric::RawFabric(const std::string& fabric, std::size_t bytes)
           : transport::choose_provider(transport::family_traits(fabric), {.address = kAddress}));
   impl_->region = value_or_throw(HostMemory::make(bytes, HostMemory::Kind::kPrivate));
   impl_->registration = value_or_throw(
-      FabricRegistration::make(impl_->domain, impl_->region, transport::Access::kPeers));
+      FabricRegistration::make(impl_->domain, impl_->region.view(), transport::Access::kPeers));
   fid_domain* const domain = impl_->domain->domain.get();
 
   fi_cq_attr queue_attributes{};

@@ -59,7 +59,7 @@ class HostileRail final : public transport::Rail, private transport::RailUser {
   std::string printable(std::span<const std::byte> address) const override {
     return inner_->printable(address);
   }
-  Result<std::unique_ptr<transport::Registration>> enlist(const transport::HostMemory& memory,
+  Result<std::unique_ptr<transport::Registration>> enlist(const transport::ForeignMemory& memory,
                                                           transport::Access access) override {
     return inner_->enlist(memory, access);
   }

@@ -85,13 +85,12 @@ std::string LoopbackRail::printable(std::span<const std::byte> address) const {
   return "loopback:" + std::to_string(id);
 }
 
-Result<std::unique_ptr<Registration>> LoopbackRail::enlist(const HostMemory& memory,
+Result<std::unique_ptr<Registration>> LoopbackRail::enlist(const ForeignMemory& memory,
                                                            Access access) {
   const std::lock_guard lock(exchange().mutex);
   const std::uint64_t key = exchange().last_key += 0x9e3779b97f4a7c15;
-  const auto address = reinterpret_cast<std::uintptr_t>(memory.bytes().data());
-  if (access == Access::kPeers)
-    exchange().memories[key] = {memory.bytes().data(), memory.bytes().size(), id_};
+  const auto address = reinterpret_cast<std::uintptr_t>(memory.data);
+  if (access == Access::kPeers) exchange().memories[key] = {memory.data, memory.size, id_};
   return std::make_unique<LoopbackRegistration>(address, key);
 }
 

@@ -22,7 +22,7 @@ class LoopbackRail final : public transport::Rail {
 
   const transport::RailInfo& info() const noexcept override { return info_; }
   std::string printable(std::span<const std::byte> address) const override;
-  Result<std::unique_ptr<transport::Registration>> enlist(const transport::HostMemory& memory,
+  Result<std::unique_ptr<transport::Registration>> enlist(const transport::ForeignMemory& memory,
                                                           transport::Access access) override;
   Result<transport::RailPeer> connect(std::span<const std::byte> address) override;
   void disconnect(transport::RailPeer peer) override;

@@ -11,7 +11,9 @@
 #include "tests/conformance/hostile_rail.h"
 #include "tests/conformance/loopback_rail.h"
 #include "tests/conformance/node.h"
+#include "tests/unit/transport/fake_cuda.h"
 #include "transport/endpoint_impl.h"
+#include "transport/gpu_buffer.h"
 
 namespace leeway::conformance {
 namespace {
@@ -21,6 +23,7 @@ using transport::Rail;
 using transport::RailInfo;
 using transport::RailPeer;
 using transport::Ticket;
+using transport::testing::FakeCuda;
 
 constexpr std::size_t kBytes = std::size_t{8} << 20;
 
@@ -37,7 +40,7 @@ class MeasuredRail final : public Rail {
   std::string printable(std::span<const std::byte> address) const override {
     return inner_->printable(address);
   }
-  Result<std::unique_ptr<transport::Registration>> enlist(const transport::HostMemory& memory,
+  Result<std::unique_ptr<transport::Registration>> enlist(const transport::ForeignMemory& memory,
                                                           transport::Access access) override {
     return inner_->enlist(memory, access);
   }
@@ -65,6 +68,47 @@ class MeasuredRail final : public Rail {
   std::unique_ptr<Rail> inner_;
   RailInfo info_;
   std::atomic<std::size_t>& bytes_;
+};
+
+// What the registration of a GPU's memory asks for, and a NIC that reaches it.
+class DeviceRail final : public Rail {
+ public:
+  explicit DeviceRail(std::optional<transport::DevicePlace>& place) : place_(place) {
+    info_ = inner_.info();
+    info_.device_memory = true;
+  }
+  const RailInfo& info() const noexcept override { return info_; }
+  std::string printable(std::span<const std::byte> address) const override {
+    return inner_.printable(address);
+  }
+  Result<std::unique_ptr<transport::Registration>> enlist(const transport::ForeignMemory& memory,
+                                                          transport::Access access) override {
+    if (!memory.device) return inner_.enlist(memory, access);
+    place_ = memory.device;
+    return inner_.enlist({.data = FakeCuda::here(memory.data), .size = memory.size}, access);
+  }
+  Result<RailPeer> connect(std::span<const std::byte> address) override {
+    return inner_.connect(address);
+  }
+  void disconnect(RailPeer peer) override { inner_.disconnect(peer); }
+  Result<Post> send(RailPeer peer, std::span<const std::byte> message, Ticket& ticket) override {
+    return inner_.send(peer, message, ticket);
+  }
+  Result<Post> read(RailPeer peer, LocalPiece into, Window from, Ticket& ticket) override {
+    return inner_.read(peer, into, from, ticket);
+  }
+  Result<Post> write(RailPeer peer, LocalPiece from, Window to, Ticket& ticket) override {
+    return inner_.write(peer, from, to, ticket);
+  }
+  bool poll(transport::RailUser& user) override { return inner_.poll(user); }
+  int descriptor() const noexcept override { return inner_.descriptor(); }
+  bool arm() noexcept override { return inner_.arm(); }
+  void disarm() noexcept override { inner_.disarm(); }
+
+ private:
+  LoopbackRail inner_;
+  RailInfo info_;
+  std::optional<transport::DevicePlace>& place_;
 };
 
 // An endpoint with a fast rail and one of a third of its rate.
@@ -184,6 +228,70 @@ TEST_CASE("rails: when all have failed the transfer fails, once, and later ones 
   REQUIRE(tally.all_ended());
   CHECK(tally.twice() == 0);
   CHECK(tally.with(Code::kUnavailable) == 20);
+}
+
+// An endpoint with a plain rail and one that takes GPUs' memory.
+struct Carrier {
+  std::optional<transport::DevicePlace> place;
+  Node node;
+
+  Carrier() {
+    std::vector<std::unique_ptr<Rail>> made;
+    made.push_back(std::make_unique<LoopbackRail>());
+    made.push_back(std::make_unique<DeviceRail>(place));
+    node.endpoint = transport::endpoint_over(std::move(made), {});
+    node.endpoint->start([](std::span<const std::byte>) {});
+  }
+  ~Carrier() { node.endpoint.reset(); }
+};
+
+TEST_CASE(
+    "rails: memory of a GPU goes by the rails that take it, and into the GPU's memory itself") {
+  using transport::GpuPath;
+  FakeCuda cuda;
+  void* const stream = cuda.make_stream();
+  for (const GpuPath path : {GpuPath::kDmabuf, GpuPath::kPeerModule}) {
+    CAPTURE(path == GpuPath::kDmabuf);
+    const auto gpu = value_or_throw(transport::Gpu::open(cuda.driver(), 0, stream));
+    Carrier worker, server;
+    const Peer to_worker = server.node.connect(worker.node);
+    auto buffer =
+        value_or_throw(transport::GpuBuffer::make(gpu, *worker.node.endpoint, kBytes, path));
+    REQUIRE(worker.place.has_value());
+    CHECK(worker.place->ordinal == 0);
+    CHECK((worker.place->dmabuf >= 0) == (path == GpuPath::kDmabuf));
+    CHECK(buffer.memory().on_device());
+    CHECK(buffer.memory().bytes().empty());
+    CHECK(buffer.memory().size() == kBytes);
+    const RemoteMemory& windows = *buffer.memory().remote();
+    REQUIRE(windows.size() == 2);
+    CHECK(windows[0] == transport::kNoWindow);
+
+    const std::span device(FakeCuda::here(buffer.device()), kBytes);
+    const RegisteredMemory here = server.node.memory(kBytes);
+    std::promise<void> ready;
+    cuda.run_on(stream, [&] { fill(device, 5); });
+    const transport::GpuBuffer::Range ranges[] = {{0, kBytes}};
+    REQUIRE(buffer.publish(ranges, [&] { ready.set_value(); }));
+    ready.get_future().wait();
+    Outcome outcome = server.node.read(to_worker, {&here, 0, kBytes}, at(buffer.memory()));
+    REQUIRE_MESSAGE(outcome.status.has_value(), outcome.status.error().message);
+    CHECK(std::ranges::equal(here.bytes(), device));
+    fill(here, 6);
+    outcome = server.node.write(to_worker, {&here, 0, kBytes}, at(buffer.memory()));
+    REQUIRE_MESSAGE(outcome.status.has_value(), outcome.status.error().message);
+    REQUIRE(buffer.take_in(ranges));
+    CHECK(std::ranges::equal(here.bytes(), device));
+    CHECK(cuda.copied_out() + cuda.copied_in() == 0);
+    CHECK(cuda.pinned() == 0);
+
+    // A peer that shares none of those rails with it is told so.
+    const Outcome none =
+        server.node.read(to_worker, {&here, 0, kBytes},
+                         {std::make_shared<RemoteMemory>(2, transport::kNoWindow), 0});
+    CHECK(code_of(none) == Code::kInvalidArgument);
+  }
+  cuda.destroy_stream(stream);
 }
 
 TEST_CASE("rails: two addresses of one host are two rails of tcp") {

@@ -15,6 +15,7 @@
 #include <string_view>
 
 #include "transport/doctor/fabric_facts.h"
+#include "transport/gpu_path.h"
 #include "transport/inventory_netdevs.h"
 
 namespace leeway::doctor {
@@ -105,12 +106,7 @@ GpuFacts read_gpu_facts(const fs::path& root, const std::string& kernel) {
   out.driver = read_line(root / "sys/module/nvidia/version");
   out.open_driver =
       read_line(root / "proc/driver/nvidia/version").find("Open Kernel") != std::string::npos;
-  std::error_code error;
-  for (const char* module : {"nvidia_peermem", "efa_nv_peermem", "nv_peer_mem"})
-    if (fs::exists(root / "sys/module" / module, error)) {
-      out.peer_module = module;
-      break;
-    }
+  out.peer_module = transport::gpu_peer_module(root);
   const std::string config = kernel_config(root, kernel);
   out.dmabuf_move_notify = option(config, "CONFIG_DMABUF_MOVE_NOTIFY");
   out.pci_p2pdma = option(config, "CONFIG_PCI_P2PDMA");

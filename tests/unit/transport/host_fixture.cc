@@ -54,7 +54,7 @@ bool HostNode::each_at_most_once() const {
 
 HostShared::HostShared(HostNode& node, std::size_t bytes)
     : memory(value_or_throw(HostMemory::make(bytes, HostMemory::Kind::kShareable))),
-      registration(value_or_throw(node.rail->enlist(memory, Access::kPeers))) {}
+      registration(value_or_throw(node.rail->enlist(memory.view(), Access::kPeers))) {}
 
 Window HostShared::window(std::size_t offset) const {
   Window window = registration->window();

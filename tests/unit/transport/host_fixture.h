@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "common/monotonic.h"
+#include "transport/host_memory.h"
 #include "transport/host_rail.h"
 
 namespace leeway::transport::testing {

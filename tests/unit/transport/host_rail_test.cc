@@ -395,10 +395,10 @@ TEST_CASE("host rail: private memory is for its own transfers alone") {
   const HostShared memory(b, 5000);
   fill(memory.bytes(), 9);
   const auto own = value_or_throw(HostMemory::make(5000, HostMemory::Kind::kPrivate));
-  const auto refused = a.rail->enlist(own, Access::kPeers);
+  const auto refused = a.rail->enlist(own.view(), Access::kPeers);
   REQUIRE(!refused);
   CHECK(refused.error().code == Code::kInvalidArgument);
-  const auto registration = value_or_throw(a.rail->enlist(own, Access::kOwn));
+  const auto registration = value_or_throw(a.rail->enlist(own.view(), Access::kOwn));
   const auto read = a.read(a.connect(b), own.bytes(), memory.window());
   REQUIRE(until([&] { return a.is_done(read); }, a, b));
   CHECK(filled(own.bytes(), 9));

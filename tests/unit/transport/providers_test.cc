@@ -11,6 +11,7 @@
 
 #include "transport/fabric_domain.h"
 #include "transport/host_addresses.h"
+#include "transport/host_memory.h"
 #include "transport/signals.h"
 #include "transport/timer_heap.h"
 
@@ -67,7 +68,7 @@ TEST_CASE("the table: every family has a remedy, and the strict memory modes run
   CHECK(domain->provider_keys);
   const auto memory = value_or_throw(HostMemory::make(4096, HostMemory::Kind::kPrivate));
   const auto registration =
-      value_or_throw(FabricRegistration::make(domain, memory, Access::kPeers));
+      value_or_throw(FabricRegistration::make(domain, memory.view(), Access::kPeers));
   CHECK(registration->window().address == reinterpret_cast<std::uintptr_t>(memory.bytes().data()));
 }
 
