@@ -41,6 +41,7 @@ void train(const FashionMnistFlags& flags) {
   // Join the job. leeway-run has put its address into the environment. The settings are defaults of
   // this program: `leeway-run --set learning_rate=...` wins.
   leeway::worker::SessionOptions options;
+  options.device = backend.get();
   options.settings["learning_rate"] = fmt::format("{}", flags.learning_rate);
   if (flags.seed) options.settings["seed"] = fmt::format("{}", *flags.seed);
   const auto session = leeway::worker::Session::from_environment(options);

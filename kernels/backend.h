@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -37,6 +38,12 @@ class Buffer {
   void (*release_)(void*) = nullptr;
 };
 
+// Where a CUDA backend computes, for those who move bytes beside it.
+struct CudaPlace {
+  int device = 0;          // as the run-time library numbers it
+  void* stream = nullptr;  // a cudaStream_t: all operations of the backend, in their order
+};
+
 enum class Transpose : bool { kNo, kYes };
 
 class Backend {
@@ -45,6 +52,8 @@ class Backend {
   virtual std::string name() const = 0;  // "cpu (AVX-512)", "cuda:0 NVIDIA H200"
   // Device memory is the program's own memory: a pointer to either serves as the other, no copy.
   virtual bool on_host() const noexcept { return false; }
+  // Nothing when it is not CUDA's.
+  virtual std::optional<CudaPlace> cuda() const noexcept { return std::nullopt; }
 
   virtual Buffer allocate(std::size_t bytes) = 0;  // zeroed
   virtual void upload(void* device, const void* host, std::size_t bytes) = 0;

@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstdlib>
 #include <limits>
 #include <stdexcept>
 
@@ -53,10 +54,14 @@ class CudaBackend final : private StreamOwner, public DeviceBackend {
  public:
   CudaBackend(int device, std::string device_name)
       : DeviceBackend(cuda::device_kernels(), cuda_stream),
+        device_(device),
         name_("cuda:" + std::to_string(device) + " " + std::move(device_name)),
         cublas_(cuda_stream) {}
 
   std::string name() const override { return name_; }
+  std::optional<CudaPlace> cuda() const noexcept override {
+    return CudaPlace{device_, cuda_stream};
+  }
 
   Buffer allocate(std::size_t bytes) override {
     void* data = nullptr;
@@ -100,6 +105,7 @@ class CudaBackend final : private StreamOwner, public DeviceBackend {
     return transpose == Transpose::kYes ? CUBLAS_OP_T : CUBLAS_OP_N;
   }
 
+  const int device_;
   const std::string name_;
   CublasOwner cublas_;
 };
@@ -116,11 +122,17 @@ std::unique_ptr<DeviceBackend> open_cuda_backend(std::string& reason) {
     reason = "the driver lists none";
     return nullptr;
   }
-  constexpr int kDevice = 0;
-  check(cudaSetDevice(kDevice), "choose device");
+  // Processes of one machine take turns, as launchers number them: LOCAL_RANK among the visible
+  // ones.
+  const char* rank = std::getenv("LOCAL_RANK");
+  const int device =
+      rank != nullptr
+          ? static_cast<int>(std::strtoul(rank, nullptr, 10) % static_cast<unsigned>(devices))
+          : 0;
+  check(cudaSetDevice(device), "choose device");
   cudaDeviceProp properties{};
-  check(cudaGetDeviceProperties(&properties, kDevice), "device properties");
-  return std::make_unique<CudaBackend>(kDevice, properties.name);
+  check(cudaGetDeviceProperties(&properties, device), "device properties");
+  return std::make_unique<CudaBackend>(device, properties.name);
 }
 
 }  // namespace leeway::kernels

@@ -31,7 +31,8 @@ class GpuBuffer {
   const RegisteredMemory& memory() const noexcept { return memory_; }
 
   // What the program's stream has by now is done to these bytes first; then peers may read them,
-  // and `ready` runs, on a thread of the driver's, which waits for it.
+  // and `ready` runs, on a thread of the driver's, which waits for it. Until then, and while peers
+  // read them, the program leaves them alone.
   Status publish(std::span<const Range> ranges, std::function<void()> ready);
   // Peers have written these bytes: what the program's stream gets after Gpu::before_program() sees
   // them. Until then the program leaves them alone.

@@ -11,6 +11,7 @@
 #include "common/half.h"
 #include "common/log.h"
 #include "transport/crc32c.h"
+#include "worker/device_gradients.h"
 
 namespace leeway::worker {
 
@@ -52,6 +53,8 @@ DataPlane::~DataPlane() {
   const bool posted = endpoint_->post([this, closed] {
     wire_.reset();
     initial_.reset();
+    device_gradients_.reset();
+    device_weights_.reset();
     gradients_ = {};
     weights_ = {};
     closed->set_value();
@@ -69,12 +72,28 @@ Status DataPlane::allocate(const Layout& layout, Dtype pull_dtype, bool checksum
   if (!gradients) return tl::unexpected(gradients.error());
   weights_ = std::move(*weights);
   gradients_ = std::move(*gradients);
-  if (!checksum) return {};
+  if (checksum) prepare_checksums(layout);
+  return {};
+}
+
+Status DataPlane::allocate_on(std::shared_ptr<transport::Gpu> gpu, transport::GpuPath path,
+                              const Layout& layout, Dtype pull_dtype, bool checksum) {
+  const std::size_t elements = std::max<std::size_t>(layout.elements(), 1);
+  auto weights = transport::GpuBuffer::make(gpu, *endpoint_, elements * size_of(pull_dtype), path);
+  if (!weights) return tl::unexpected(weights.error());
+  auto gradients = transport::GpuBuffer::make(gpu, *endpoint_, elements * sizeof(Half), path);
+  if (!gradients) return tl::unexpected(gradients.error());
+  device_weights_.emplace(std::move(*weights));
+  device_gradients_.emplace(std::move(*gradients));
+  if (checksum) prepare_checksums(layout);
+  return {};
+}
+
+void DataPlane::prepare_checksums(const Layout& layout) {
   checksums_.resize(layout.parts().size());
   for (const Layout::Part& part : layout.parts())
     payloads_.push_back(
-        gradients_.bytes().subspan(part.begin * sizeof(Half), part.elements * sizeof(Half)));
-  return {};
+        gradient_memory().bytes().subspan(part.begin * sizeof(Half), part.elements * sizeof(Half)));
 }
 
 void DataPlane::note_checksums(std::span<const PartitionId> parts) {
@@ -214,7 +233,7 @@ void DataPlane::carry_out(Result<Effects> effects) {
 }
 
 void DataPlane::carry_out_one(const SendPush& effect) {
-  const transport::RegisteredMemory& memory = effect.initial ? *initial_ : gradients_;
+  const transport::RegisteredMemory& memory = effect.initial ? *initial_ : gradient_memory();
   const std::size_t width = effect.initial ? sizeof(float) : sizeof(Half);
   std::uint64_t bytes = 0;
   const auto remote = memory.remote();
@@ -226,8 +245,10 @@ void DataPlane::carry_out_one(const SendPush& effect) {
     for (PartitionId p : group) {
       const Layout::Part& part = wire_->config.layout.parts()[p.value()];
       const std::size_t size = part.elements * width;
-      const auto payload = memory.bytes().subspan(part.begin * width, size);
-      const bool inlined = !effect.initial && size <= std::min(room, kMostInline);
+      const auto payload = memory.on_device() ? std::span<const std::byte>()
+                                              : memory.bytes().subspan(part.begin * width, size);
+      const bool inlined =
+          !effect.initial && !memory.on_device() && size <= std::min(room, kMostInline);
       push.entries.push_back(
           {.partition = p,
            .scale = effect.scale,
@@ -256,7 +277,7 @@ void DataPlane::carry_out_one(const SendPull& effect) {
                        .request = effect.request,
                        .staleness = effect.staleness,
                        .total = static_cast<std::uint32_t>(effect.partitions.size()),
-                       .memory = weights_.remote()};
+                       .memory = weight_memory().remote()};
   // A server without a partition is asked all the same: its gate counts.
   if (effect.partitions.empty()) return send(effect.server, pull);
   const std::size_t most = transport::max_pull_entries(info().max_message, pull.memory->size());
@@ -289,6 +310,11 @@ void DataPlane::carry_out_one(const EndingConfirmed& effect) {
 }
 
 void DataPlane::carry_out_one(const WeightsReady& effect) {
+  if (device_weights_) {
+    const std::size_t width = size_of(wire_->config.pull_dtype);
+    const auto ranges = ranges_of(wire_->config.layout, effect.changed, width);
+    if (auto s = device_weights_->take_in(ranges); !s) return board_.fail(s.error().message, false);
+  }
   std::uint64_t bytes = 0;
   for (PartitionId p : effect.changed)
     bytes += wire_->config.layout.parts()[p.value()].elements * size_of(wire_->config.pull_dtype);

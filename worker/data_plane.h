@@ -18,6 +18,7 @@
 #include "common/monotonic.h"
 #include "common/tensor.h"
 #include "transport/endpoint.h"
+#include "transport/gpu_buffer.h"
 #include "transport/messages.h"
 #include "transport/outbox.h"
 #include "worker/board.h"
@@ -52,13 +53,23 @@ class DataPlane {
   // The buffers, flat as in the layout. kResourceExhausted says bytes, limit and remedy.
   // `checksum`: every payload goes with its CRC32C.
   Status allocate(const Layout& layout, Dtype pull_dtype, bool checksum);
+  // The same with both in the memory of a GPU; `path` says how they reach the servers.
+  Status allocate_on(std::shared_ptr<transport::Gpu> gpu, transport::GpuPath path,
+                     const Layout& layout, Dtype pull_dtype, bool checksum);
+  // After allocate().
   std::span<const std::byte> weights() const noexcept { return weights_.bytes(); }
   std::span<std::byte> gradients() const noexcept { return gradients_.bytes(); }
+
+  // After allocate_on(). New weights are on their way to the device when the board says that they
+  // are here; Gpu::before_program() waits for them.
+  const std::byte* device_weights() const noexcept { return device_weights_->device(); }
+  transport::GpuBuffer& device_gradients() noexcept { return *device_gradients_; }
 
   // Reaches the servers and asks for the first weights. After allocate(), once.
   void connect(Config config);
   // Sends initial values, FP32 and flat as in the layout, and their end.
   Status push_initial(std::span<const float> values);
+  // Any thread, one step's calls one after another.
   void push(std::vector<PartitionId> partitions, float scale);
   // Pushes the rest of the step and ends it.
   void end_step(std::vector<PartitionId> rest, float scale, transport::Ending ending,
@@ -80,7 +91,14 @@ class DataPlane {
   void on_message(const transport::Message& message);
   void receive(const transport::Message& message);
   void carry_out(Result<Effects> effects);
-  // Of the program's thread, which has just written these gradients.
+  const transport::RegisteredMemory& weight_memory() const noexcept {
+    return device_weights_ ? device_weights_->memory() : weights_;
+  }
+  const transport::RegisteredMemory& gradient_memory() const noexcept {
+    return device_gradients_ ? device_gradients_->memory() : gradients_;
+  }
+  void prepare_checksums(const Layout& layout);
+  // Of the thread that pushes; these gradients have just been written.
   void note_checksums(std::span<const PartitionId> parts);
   std::optional<std::uint32_t> checksum_of(PartitionId part, std::span<const std::byte> payload,
                                            bool initial) const;
@@ -99,6 +117,7 @@ class DataPlane {
   Board& board_;
   transport::RegisteredMemory weights_;
   transport::RegisteredMemory gradients_;
+  std::optional<transport::GpuBuffer> device_weights_, device_gradients_;  // in their place
   // By part; empty without checksums. Guarded as the gradients are: by the order of steps.
   std::vector<std::uint32_t> checksums_;
   std::vector<std::span<const std::byte>> payloads_;      // by part, of the gradients

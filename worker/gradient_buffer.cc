@@ -8,11 +8,19 @@
 
 namespace leeway::worker {
 
+bool HostGradients::cast(std::size_t begin, std::span<const float> gradient, float factor) {
+  return kernels::scale_to_half(gradient, factor, memory_ + begin);
+}
+
+void HostGradients::poison(std::size_t begin) {
+  memory_[begin] = to_half(std::numeric_limits<float>::infinity());
+}
+
 GradientBuffer::GradientBuffer(const Layout& layout, std::uint32_t accumulate,
-                               std::span<std::byte> memory)
+                               GradientTarget& target)
     : layout_(layout),
       accumulate_(accumulate),
-      memory_(reinterpret_cast<Half*>(memory.data())),
+      target_(target),
       pushes_(layout.tensors().size()),
       missing_(layout.parts().size()),
       sums_(layout.tensors().size()) {
@@ -54,10 +62,9 @@ GradientBuffer::Added GradientBuffer::finish(std::size_t parameter, std::span<co
   const Layout::Tensor& tensor = layout_.tensors()[parameter];
   if (tensor.elements == 0) return Added::kComplete;
   ++complete_;
-  Half* const out = memory_ + tensor.begin;
-  bool finite = kernels::scale_to_half(gradient, 1.0f / static_cast<float>(accumulate_), out);
+  bool finite = target_.cast(tensor.begin, gradient, 1.0f / static_cast<float>(accumulate_));
   if (poison) {
-    out[0] = to_half(std::numeric_limits<float>::infinity());
+    target_.poison(tensor.begin);
     finite = false;
   }
   if (!finite) return Added::kNotFinite;

@@ -1,7 +1,7 @@
 // The gradients of one step on their way to the servers: gathered over micro-batches in FP32, cast
-// to FP16 and checked in one pass, straight into the memory that servers read.
+// to FP16 and checked in one pass, into the memory that servers read or, on a GPU, its source.
 //
-// Called from the program's thread. The layout and the memory outlive it. A step's bytes may be
+// Called from the program's thread. The layout and the target outlive it. A step's bytes may be
 // overwritten once begin_step() of the next returned: its weights come after every payload of the
 // step was taken, so there is nothing to wait for here.
 #pragma once
@@ -18,10 +18,31 @@
 
 namespace leeway::worker {
 
+// Where they become FP16.
+class GradientTarget {
+ public:
+  virtual ~GradientTarget() = default;
+  // From element `begin` on: gradient * factor. False when an element is known not to be finite.
+  virtual bool cast(std::size_t begin, std::span<const float> gradient, float factor) = 0;
+  // Makes that element an infinity.
+  virtual void poison(std::size_t begin) = 0;
+};
+
+class HostGradients final : public GradientTarget {
+ public:
+  explicit HostGradients(std::span<std::byte> memory)
+      : memory_(reinterpret_cast<Half*>(memory.data())) {}
+  bool cast(std::size_t begin, std::span<const float> gradient, float factor) override;
+  void poison(std::size_t begin) override;
+
+ private:
+  Half* const memory_;
+};
+
 class GradientBuffer {
  public:
-  // `accumulate` pushes of a parameter make its gradient.
-  GradientBuffer(const Layout& layout, std::uint32_t accumulate, std::span<std::byte> memory);
+  // `accumulate` pushes of a parameter make its gradient; more than one are added up on the host.
+  GradientBuffer(const Layout& layout, std::uint32_t accumulate, GradientTarget& target);
 
   void begin_step();
 
@@ -31,7 +52,8 @@ class GradientBuffer {
     kNotFinite,  // complete, but an element is not finite in FP16
     kTooOften,   // complete before: nothing was done
   };
-  // `gradient` has as many elements as the parameter. `poison` puts an infinity into it.
+  // `gradient` has as many elements as the parameter, and lies where the target takes it.
+  // `poison` puts an infinity into it.
   Added add(std::size_t parameter, std::span<const float> gradient, bool poison);
 
   // The parts whose tensors are all complete, since the last call.
@@ -51,7 +73,7 @@ class GradientBuffer {
 
   const Layout& layout_;
   const std::uint32_t accumulate_;
-  Half* const memory_;
+  GradientTarget& target_;
   std::size_t wanted_ = 0;
   std::size_t complete_ = 0;
   std::vector<std::uint32_t> pushes_;  // of this step, by parameter

@@ -32,6 +32,10 @@
 #include "common/job_settings.h"
 #include "common/tensor.h"
 
+namespace leeway::kernels {
+class Backend;
+}
+
 namespace leeway::worker {
 
 class SessionError : public std::runtime_error {
@@ -52,6 +56,10 @@ struct SessionOptions {
   // The program's own values for job settings (learning_rate = "0.05"), used where whoever started
   // the job did not set them. Every worker must give the same.
   std::map<std::string, std::string> settings;
+  // The device that the program computes on, which outlives the session. When its memory is not the
+  // host's, weights and gradients are in it: device_weights() and push(Parameter, DeviceGradient)
+  // take the place of weights() and push() with a span. Null: the host's.
+  kernels::Backend* device = nullptr;
   // How long to look for a scheduler that does not answer. One that refuses is final at once.
   std::chrono::milliseconds join_timeout{60000};
 };
@@ -66,6 +74,13 @@ struct StepInfo {
 struct StepResult {
   bool skipped = false;   // a gradient was not finite: no server applies anything of the step
   double loss_scale = 1;  // of the next step
+};
+
+// FP32 elements in the memory of SessionOptions::device, row-major.
+struct DeviceGradient {
+  explicit DeviceGradient(const float* d, std::size_t n) noexcept : data(d), elements(n) {}
+  const float* data;
+  std::size_t elements;
 };
 
 // A parameter of the model, as declare() returns it; valid for its session.
@@ -115,11 +130,18 @@ class Session {
   // next commit(), which lets servers write newer ones; the address never changes.
   virtual std::span<const std::byte> weights(Parameter parameter) const = 0;
   virtual Dtype weights_dtype() const noexcept = 0;
+  // Whether weights and gradients are in the memory of SessionOptions::device.
+  virtual bool on_device() const noexcept = 0;
+  // The same there, and for operations of the device that the program calls before commit().
+  virtual const std::byte* device_weights(Parameter parameter) const = 0;
 
   // The gradient of loss_scale() times the loss, row-major. Cast and checked here, sent while the
   // program goes on; the span may be reused when the call returns. Before commit() every parameter
   // with elements must be pushed, accumulate_steps times.
   virtual void push(Parameter parameter, std::span<const float> gradient) = 0;
+  // The same there: cast, checked and sent while the device goes on. Operations that are called
+  // later may overwrite the gradient; micro-batches are added up on the device before the push.
+  virtual void push(Parameter parameter, DeviceGradient gradient) = 0;
   // The step is done: it counts on every server or on none. Asks for the next weights and returns.
   // Throws when gradients are not finite at the lowest loss scale: the weights stay as they were.
   virtual StepResult commit(const StepInfo& info) = 0;

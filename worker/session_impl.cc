@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "common/log.h"
+#include "kernels/backend.h"
 
 namespace leeway::worker {
 
@@ -44,7 +45,11 @@ LossScaler::Limits limits_of(const JobSettings& settings) {
 std::unique_ptr<transport::Endpoint> open_endpoint(const SessionOptions& options) {
   try {
     return transport::Endpoint::open(
-        {.fabric = options.fabric, .bind = options.bind, .peers = kFabricPeers, .gpu = "auto"});
+        {.fabric = options.fabric,
+         .bind = options.bind,
+         .peers = kFabricPeers,
+         .gpu = "auto",
+         .device_memory = options.device != nullptr && options.device->cuda().has_value()});
   } catch (const ConfigError& error) {
     throw SessionError(fmt::format("worker.{}: {}", options.rank, error.what()));
   }
@@ -53,17 +58,20 @@ std::unique_ptr<transport::Endpoint> open_endpoint(const SessionOptions& options
 }  // namespace
 
 std::unique_ptr<Session> join_with(const SessionOptions& options,
-                                   const ControlPlaneFactory& control) {
-  return std::make_unique<SessionImpl>(options, control);
+                                   const ControlPlaneFactory& control,
+                                   const transport::CudaDriver* driver) {
+  return std::make_unique<SessionImpl>(options, control, driver);
 }
 
-SessionImpl::SessionImpl(const SessionOptions& options, const ControlPlaneFactory& control)
+SessionImpl::SessionImpl(const SessionOptions& options, const ControlPlaneFactory& control,
+                         const transport::CudaDriver* driver)
     : options_(options), control_(control()) {
   if (options_.accumulate_steps == 0)
     throw SessionError(fmt::format("{}: accumulate_steps must be at least 1", who()));
   auto faults = OwnFaults::parse(options_.inject, options_.rank);
   if (!faults) throw SessionError(fmt::format("{}: {}", who(), faults.error().message));
   faults_ = std::move(*faults);
+  open_gpu(driver);
   data_.emplace(open_endpoint(options_), board_);
   take_registration(join(data_->info()));
   control_thread_.emplace(control(),
@@ -78,12 +86,32 @@ SessionImpl::SessionImpl(const SessionOptions& options, const ControlPlaneFactor
 }
 
 SessionImpl::~SessionImpl() {
+  // What is still to be published calls back into members.
+  if (gpu_)
+    if (auto s = gpu_->synchronize(); !s) log::warning("{}", s.error().message);
   if (phase_ == Phase::kFinished) return;
   board_.fail(std::uncaught_exceptions() > 0 ? "ended by an exception before finish()"
                                              : "left before finish()",
               false);
   Lock lock(board_.mutex);
   tell(lock);
+}
+
+void SessionImpl::open_gpu(const transport::CudaDriver* driver) {
+  if (options_.device == nullptr || options_.device->on_host()) return;
+  const auto refuse = [this](const std::string& why) {
+    throw SessionError(fmt::format("{}: device {}: {}", who(), options_.device->name(), why));
+  };
+  const auto place = options_.device->cuda();
+  if (!place) return refuse("it has memory of its own and is not CUDA's");
+  if (options_.accumulate_steps != 1)
+    refuse("accumulate_steps is for gradients on the host: add them up on the device, push once");
+  std::string why;
+  if (driver == nullptr) driver = transport::cuda_driver(why);
+  if (driver == nullptr) refuse(why);
+  auto gpu = transport::Gpu::open(*driver, place->device, place->stream);
+  if (!gpu) refuse(gpu.error().message);
+  gpu_ = std::move(*gpu);
 }
 
 std::string SessionImpl::who() const { return fmt::format("worker.{}", options_.rank); }
@@ -213,16 +241,35 @@ void SessionImpl::take_plan() {
       if (auto status = scaler_.restore(std::as_bytes(std::span(state))); !status)
         fail_with(fmt::format("checkpoint {}: {}", plan->restore, status.error().message));
   }
-  if (auto status =
-          data_->allocate(*layout_, settings_.pull_type(), settings_.checksum.value != "off");
-      !status)
-    fail_with(status.error().message);
-  gradients_.emplace(*layout_, options_.accumulate_steps, data_->gradients());
+  make_buffers();
 
   const std::lock_guard lock(board_.mutex);
   board_.confirmed = clock_;
   board_.report.clock = static_cast<std::int64_t>(clock_.value());
   board_.report.loss_scale = scaler_.scale();
+}
+
+void SessionImpl::make_buffers() {
+  const bool checksum = settings_.checksum.value != "off";
+  if (!gpu_) {
+    check(data_->allocate(*layout_, settings_.pull_type(), checksum));
+    host_gradients_.emplace(data_->gradients());
+    gradients_.emplace(*layout_, options_.accumulate_steps, *host_gradients_);
+    return;
+  }
+  const auto choice =
+      transport::choose_gpu_path(transport::gpu_path_facts(data_->info(), *gpu_, checksum));
+  log::info("weights and gradients on {}: {}", options_.device->name(), choice.text);
+  check(data_->allocate_on(gpu_, choice.path, *layout_, settings_.pull_type(), checksum));
+  auto gradients =
+      DeviceGradients::make(*options_.device, gpu_, data_->device_gradients(), *layout_);
+  if (!gradients) fail_with(gradients.error().message);
+  device_gradients_ = std::move(*gradients);
+  gradients_.emplace(*layout_, options_.accumulate_steps, *device_gradients_);
+}
+
+void SessionImpl::check(Status status) {
+  if (!status) fail_with(std::move(status).error().message);
 }
 
 void SessionImpl::reach_servers() {
@@ -314,6 +361,10 @@ bool SessionImpl::begin_step() {
   }
   if (stopping) return false;
   initial_.clear();
+  if (gpu_) {
+    check(gpu_->before_program());
+    device_gradients_->begin_step();
+  }
   gradients_->begin_step();
   skip_ = poisoned_ = false;
   phase_ = Phase::kInStep;
@@ -332,12 +383,36 @@ void SessionImpl::check_parameter(Parameter parameter, std::string_view call) co
 
 std::span<const std::byte> SessionImpl::weights(Parameter parameter) const {
   check_parameter(parameter, "weights");
+  if (on_device())
+    throw SessionError(
+        fmt::format("{}: weights() of a session on a device: use device_weights()", who()));
   const Layout::Tensor& tensor = layout_->tensors()[parameter.index()];
   const std::size_t width = size_of(settings_.pull_type());
   return data_->weights().subspan(tensor.begin * width, tensor.elements * width);
 }
 
+const std::byte* SessionImpl::device_weights(Parameter parameter) const {
+  check_parameter(parameter, "device_weights");
+  if (!on_device())
+    throw SessionError(
+        fmt::format("{}: device_weights() of a session on the host: use weights()", who()));
+  const Layout::Tensor& tensor = layout_->tensors()[parameter.index()];
+  return data_->device_weights() + tensor.begin * size_of(settings_.pull_type());
+}
+
 void SessionImpl::push(Parameter parameter, std::span<const float> gradient) {
+  if (on_device() && !gradient.empty())
+    fail_with("a gradient on the host was pushed, and this session is on a device");
+  add(parameter, gradient);
+}
+
+void SessionImpl::push(Parameter parameter, DeviceGradient gradient) {
+  if (!on_device() && gradient.elements != 0)
+    fail_with("a gradient on a device was pushed, and this session is on the host");
+  add(parameter, {gradient.data, gradient.elements});
+}
+
+void SessionImpl::add(Parameter parameter, std::span<const float> gradient) {
   check_parameter(parameter, "push");
   check_not_failed();
   const Declared& declared = declared_[parameter.index()];
@@ -372,8 +447,24 @@ void SessionImpl::push(Parameter parameter, std::span<const float> gradient) {
 void SessionImpl::push_ready() {
   auto parts = gradients_->take_ready();
   if (parts.empty()) return;
+  push_parts(std::move(parts));
+}
+
+void SessionImpl::push_parts(std::vector<PartitionId> parts) {
   payloads_pushed_ += parts.size();
-  data_->push(std::move(parts), static_cast<float>(scaler_.scale()));
+  const auto scale = static_cast<float>(scaler_.scale());
+  if (!device_gradients_) return data_->push(std::move(parts), scale);
+  check(device_gradients_->publish(
+      parts, [this, parts, scale]() mutable { data_->push(std::move(parts), scale); }));
+}
+
+// A gradient that is not finite shows when the device is done with all of them.
+void SessionImpl::settle_device() {
+  if (!device_gradients_) return;
+  if (!skip_) push_ready();
+  const auto finite = device_gradients_->finish();
+  if (!finite) fail_with(finite.error().message);
+  skip_ = skip_ || !*finite;
 }
 
 StepResult SessionImpl::commit(const StepInfo& info) {
@@ -385,6 +476,7 @@ StepResult SessionImpl::commit(const StepInfo& info) {
     fail_with(fmt::format("commit() of step {}: parameter {} was pushed {} of {} times",
                           clock_.value(), declared_[*missing].name, gradients_->pushes(*missing),
                           options_.accumulate_steps));
+  settle_device();
   obey_slowdown();
   const auto scale = static_cast<float>(scaler_.scale());  // of this step
   if (auto status = scaler_.finished(!skip_); !status)
@@ -421,6 +513,11 @@ void SessionImpl::pull_final() {
   data_->pull_final();
   lock.lock();
   wait(lock, "the final weights", [this] { return board_.final_weights; });
+  if (gpu_) {
+    lock.unlock();
+    check(gpu_->before_program());
+    lock.lock();
+  }
   board_.report.seconds_waiting += seconds_between(from, MonotonicClock::now());
 }
 

@@ -19,6 +19,7 @@
 #include "worker/control_plane.h"
 #include "worker/control_thread.h"
 #include "worker/data_plane.h"
+#include "worker/device_gradients.h"
 #include "worker/gradient_buffer.h"
 #include "worker/layout.h"
 #include "worker/loss_scaler.h"
@@ -27,13 +28,16 @@
 
 namespace leeway::worker {
 
-// Opens the fabric and joins the job; `control` makes lines to its scheduler.
+// Opens the fabric and joins the job; `control` makes lines to its scheduler. `driver` is CUDA's,
+// by default this machine's.
 std::unique_ptr<Session> join_with(const SessionOptions& options,
-                                   const ControlPlaneFactory& control);
+                                   const ControlPlaneFactory& control,
+                                   const transport::CudaDriver* driver = nullptr);
 
 class SessionImpl final : public Session {
  public:
-  SessionImpl(const SessionOptions& options, const ControlPlaneFactory& control);
+  SessionImpl(const SessionOptions& options, const ControlPlaneFactory& control,
+              const transport::CudaDriver* driver);
   ~SessionImpl() override;
 
   std::uint32_t rank() const noexcept override { return options_.rank; }
@@ -46,7 +50,10 @@ class SessionImpl final : public Session {
   double loss_scale() const noexcept override { return scaler_.scale(); }
   std::span<const std::byte> weights(Parameter parameter) const override;
   Dtype weights_dtype() const noexcept override { return settings_.pull_type(); }
+  bool on_device() const noexcept override { return gpu_ != nullptr; }
+  const std::byte* device_weights(Parameter parameter) const override;
   void push(Parameter parameter, std::span<const float> gradient) override;
+  void push(Parameter parameter, DeviceGradient gradient) override;
   StepResult commit(const StepInfo& info) override;
   void pull_final() override;
   void stop(const std::string& reason) override;
@@ -56,6 +63,7 @@ class SessionImpl final : public Session {
  private:
   using Lock = std::unique_lock<std::mutex>;
 
+  void open_gpu(const transport::CudaDriver* driver);
   rpc::Registration join(const transport::EndpointInfo& fabric);
   void take_registration(const rpc::Registration& registration);
   // The same call until it succeeds, is refused, or the scheduler was silent for too long.
@@ -65,6 +73,7 @@ class SessionImpl final : public Session {
   void check_not_failed();
   void agree_on_model();
   void take_plan();
+  void make_buffers();
   void reach_servers();
   // True when it did, with the lock released meanwhile.
   bool push_initial_if_ours(Lock& lock);
@@ -73,6 +82,10 @@ class SessionImpl final : public Session {
   void wait(Lock& lock, const std::string& waiting, Ready ready);
 
   void check_parameter(Parameter parameter, std::string_view call) const;
+  void add(Parameter parameter, std::span<const float> gradient);
+  void push_parts(std::vector<PartitionId> parts);
+  void settle_device();  // at the end of a step
+  void check(Status status);
   void push_ready();  // the parts that are complete and not sent
   void obey_slowdown();
   void obey_kill();
@@ -96,6 +109,7 @@ class SessionImpl final : public Session {
   std::optional<Layout> layout_;
   LossScaler scaler_{LossScaler::Limits{}};
   std::optional<GradientBuffer> gradients_;
+  std::shared_ptr<transport::Gpu> gpu_;  // null: all on the host
   Clock clock_;
   bool skip_ = false;      // a gradient of this step is not finite
   bool poisoned_ = false;  // by --inject nonfinite, in this step
@@ -107,6 +121,9 @@ class SessionImpl final : public Session {
   Board board_;
   std::unique_ptr<ControlPlane> control_;
   std::optional<DataPlane> data_;
+  // Casts the gradients into the data plane's memory: one of the two.
+  std::optional<HostGradients> host_gradients_;
+  std::unique_ptr<DeviceGradients> device_gradients_;
   std::optional<ControlThread> control_thread_;
 };
 

@@ -48,7 +48,8 @@ StepClient::StepClient(std::unique_ptr<transport::Endpoint> endpoint, const Push
   for (std::size_t i = 0; i < gradient_.size(); ++i) gradient_[i] = kScale * gradient_of(i);
   if (const auto status = data_.allocate(layout_, Dtype::kF16, plan.checksum); !status)
     throw std::runtime_error(status.error().message);
-  gradients_.emplace(layout_, 1, data_.gradients());
+  target_.emplace(data_.gradients());
+  gradients_.emplace(layout_, 1, *target_);
   std::vector<worker::DataPlane::Server> servers;
   for (std::uint32_t s = 0; s < plan.servers; ++s)
     servers.push_back({server_incarnation(s), plan.server_addresses[s], fmt::format("{}", s)});

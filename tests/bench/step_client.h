@@ -34,6 +34,7 @@ class StepClient {
   worker::Board board_;
   worker::DataPlane data_;
   worker::Layout layout_;
+  std::optional<worker::HostGradients> target_;
   std::optional<worker::GradientBuffer> gradients_;
   Clock clock_;
 };

@@ -124,6 +124,60 @@ TEST_CASE("GPU memory staged: copies of what is ready overtake what is still com
   last.wait();
 }
 
+// What the tests above do on a driver that is none, on that of this machine where there is one.
+TEST_CASE("GPU memory staged: on the device of this machine") {
+  std::string why;
+  const transport::CudaDriver* driver = transport::cuda_driver(why);
+  int device = 0;
+  if (driver == nullptr || driver->device(&device, 0) != 0) {
+    MESSAGE("not tested: ", driver == nullptr ? why : "the driver has no device");
+    return;
+  }
+  void *context = nullptr, *stream = nullptr;
+  REQUIRE(driver->retain_primary(&context, device) == 0);
+  REQUIRE(driver->push_context(context) == 0);
+  REQUIRE(driver->create_stream(&stream, transport::cuda::kNonBlockingStream) == 0);
+  constexpr std::size_t kPart = 1 << 20, kParts = 16;
+  {
+    const auto gpu = value_or_throw(Gpu::open(*driver, 0, stream));
+    MESSAGE("dmabuf: ", gpu->exports_dmabuf(), ", GPUDirect RDMA: ", gpu->direct());
+    Node worker, server;
+    auto buffer =
+        value_or_throw(GpuBuffer::make(gpu, *worker.endpoint, kPart * kParts, GpuPath::kStaged));
+    const auto on_device = [&](std::size_t i) {
+      return reinterpret_cast<transport::CudaDriver::Pointer>(buffer.device() + i * kPart);
+    };
+    const Peer to_worker = server.connect(worker);
+    const RegisteredMemory here = server.memory(kPart * kParts);
+    std::vector<std::promise<void>> ready(kParts);
+    for (std::size_t i = 0; i < kParts; ++i) {
+      REQUIRE(driver->fill(on_device(i), static_cast<unsigned char>(i + 1), kPart, stream) == 0);
+      const GpuBuffer::Range range[] = {{i * kPart, kPart}};
+      REQUIRE(buffer.publish(range, [&, i] { ready[i].set_value(); }));
+    }
+    for (std::size_t i = 0; i < kParts; ++i) {
+      ready[i].get_future().wait();
+      REQUIRE(server.read(to_worker, {&here, i * kPart, kPart}, at(buffer.memory(), i * kPart))
+                  .status.has_value());
+      CHECK(all(here.bytes().subspan(i * kPart, kPart), static_cast<unsigned char>(i + 1)));
+    }
+    REQUIRE(server.write(to_worker, {&here, 0, kPart * kParts}, at(buffer.memory()))
+                .status.has_value());
+    const GpuBuffer::Range everything[] = {{0, kPart * kParts}};
+    REQUIRE(buffer.take_in(everything));
+    REQUIRE(gpu->before_program());
+    std::vector<std::byte> seen(kPart * kParts);
+    const auto pinned = value_or_throw(gpu->pin(seen));
+    REQUIRE(driver->to_host(seen.data(), on_device(0), seen.size(), stream) == 0);
+    REQUIRE(driver->synchronize(stream) == 0);
+    CHECK(std::ranges::equal(seen, here.bytes()));
+    if (gpu->exports_dmabuf()) CHECK(value_or_throw(gpu->dmabuf(buffer.device(), 5000)).get() >= 0);
+  }
+  driver->destroy_stream(stream);
+  driver->pop_context(&context);
+  driver->release_primary(device);
+}
+
 TEST_CASE("GPU memory: too little of it, and a device that is not there, are one line") {
   FakeCuda cuda({.memory = 1 << 20});
   Program program(cuda);

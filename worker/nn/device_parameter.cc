@@ -24,12 +24,7 @@ DeviceParameter::DeviceParameter(kernels::Backend& backend, std::string name, Sh
       name_(std::move(name)),
       shape_(std::move(shape)),
       elements_(checked_elements(name_, shape_)),
-      gradient_(backend.allocate(elements_ * sizeof(float))) {
-  if (!backend.on_host()) {
-    device_weights_ = backend.allocate(elements_ * sizeof(Half));
-    host_gradient_.resize(elements_);
-  }
-}
+      gradient_(backend.allocate(elements_ * sizeof(float))) {}
 
 void DeviceParameter::declare(Parameters& parameters, std::span<const float> initial) {
   index_ = parameters.declare(name_, shape_, initial);
@@ -49,19 +44,43 @@ const Half* DeviceParameter::as_half(std::span<const std::byte> weights, Dtype d
   return half_.data();
 }
 
+Half* DeviceParameter::room_on_device() {
+  if (device_weights_.bytes() == 0) device_weights_ = backend_.allocate(elements_ * sizeof(Half));
+  return device_weights_.as<Half>();
+}
+
+const Half* DeviceParameter::as_half_on_device(const std::byte* weights, Dtype dtype) {
+  if (dtype == Dtype::kF16) return reinterpret_cast<const Half*>(weights);
+  if (dtype != Dtype::kF32)
+    throw ConfigError(fmt::format(
+        "weights that are kept on the device come as f16 or f32, not {}: set pull_dtype",
+        to_string(dtype)));
+  if (not_finite_.bytes() == 0) not_finite_ = backend_.allocate(sizeof(std::int32_t));
+  backend_.scale_to_half(static_cast<std::int64_t>(elements_),
+                         reinterpret_cast<const float*>(weights), 1.0f, room_on_device(),
+                         not_finite_.as<std::int32_t>());
+  return device_weights_.as<Half>();
+}
+
 void DeviceParameter::load(const Parameters& parameters) {
+  if (const std::byte* kept = parameters.device_weights(index_)) {
+    kept_on_device_ = true;
+    weights_ = as_half_on_device(kept, parameters.weights_dtype());
+    return;
+  }
   const std::span<const std::byte> weights = parameters.weights(index_);
   const Dtype dtype = parameters.weights_dtype();
   LEEWAY_CHECK(weights.size() == elements_ * size_of(dtype));
   weights_ = as_half(weights, dtype);
   if (backend_.on_host()) return;
-  backend_.upload(device_weights_.as<Half>(), weights_, elements_ * sizeof(Half));
+  backend_.upload(room_on_device(), weights_, elements_ * sizeof(Half));
   weights_ = device_weights_.as<Half>();
 }
 
 void DeviceParameter::send_gradient(const GradientSink& sink) {
   if (elements_ == 0) return;
-  if (backend_.on_host()) return sink(index_, {gradient(), elements_});
+  if (backend_.on_host() || kept_on_device_) return sink(index_, {gradient(), elements_});
+  host_gradient_.resize(elements_);
   backend_.download(host_gradient_.data(), gradient(), elements_ * sizeof(float));
   sink(index_, host_gradient_);
 }

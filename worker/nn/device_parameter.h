@@ -1,6 +1,6 @@
 // One parameter where the model computes: its weights as FP16 and its gradient as FP32, both in the
-// backend's memory. On a backend whose memory is the host's, neither is copied: weights that travel
-// as FP16 are used where the session has them.
+// backend's memory. Where the session has them there, or the backend's memory is the host's,
+// neither is copied: weights that travel as FP16 are used where they are.
 //
 // Called from the program's thread; the backend outlives it. Between declare() and load() there are
 // no weights.
@@ -34,6 +34,8 @@ class DeviceParameter {
 
  private:
   const Half* as_half(std::span<const std::byte> weights, Dtype dtype);
+  const Half* as_half_on_device(const std::byte* weights, Dtype dtype);
+  Half* room_on_device();
 
   kernels::Backend& backend_;
   std::string name_;
@@ -44,7 +46,9 @@ class DeviceParameter {
   const Half* weights_ = nullptr;   // in the session, half_, or device_weights_
   std::vector<Half> half_;          // converted weights, where they do not travel as FP16
   std::vector<float> widened_;      // on the way from bf16 to FP16
-  kernels::Buffer device_weights_;  // empty when the device's memory is the host's
+  bool kept_on_device_ = false;     // by the session, gradients too
+  kernels::Buffer device_weights_;  // copied or converted
+  kernels::Buffer not_finite_;  // scale_to_half wants one; FP16 weights were checked as gradients
 
   kernels::Buffer gradient_;
   std::vector<float> host_gradient_;

@@ -25,11 +25,17 @@ class SessionParameters final : public Parameters {
   std::span<const std::byte> weights(ParameterIndex parameter) const override {
     return session_.weights(Parameter(parameter));
   }
+  const std::byte* device_weights(ParameterIndex parameter) const override {
+    return session_.on_device() ? session_.device_weights(Parameter(parameter)) : nullptr;
+  }
   Dtype weights_dtype() const noexcept override { return session_.weights_dtype(); }
 
   GradientSink push() {
     return [&session = session_](ParameterIndex parameter, std::span<const float> gradient) {
-      session.push(Parameter(parameter), gradient);
+      if (session.on_device())
+        session.push(Parameter(parameter), DeviceGradient{gradient.data(), gradient.size()});
+      else
+        session.push(Parameter(parameter), gradient);
     };
   }
 

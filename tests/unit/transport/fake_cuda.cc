@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -330,6 +331,21 @@ void FakeCuda::run_on(void* stream, std::function<void()> work) {
   stream_of(stream).add(std::move(work));
 }
 void FakeCuda::wait_for(void* stream) { stream_of(stream).wait(); }
+
+std::byte* FakeCuda::allocate(std::size_t bytes) {
+  the_state->driver.push_context(the_state);
+  CudaDriver::Pointer memory = 0;
+  REQUIRE(the_state->driver.allocate(&memory, std::max<std::size_t>(bytes, 1)) == 0);
+  void* context = nullptr;
+  the_state->driver.pop_context(&context);
+  return reinterpret_cast<std::byte*>(memory);
+}
+void FakeCuda::free(void* device) {
+  the_state->driver.push_context(the_state);
+  the_state->driver.free(reinterpret_cast<CudaDriver::Pointer>(device));
+  void* context = nullptr;
+  the_state->driver.pop_context(&context);
+}
 
 std::byte* FakeCuda::here(const void* device) {
   return reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(device) - kAway);

@@ -37,6 +37,10 @@ class FakeCuda {
   void run_on(void* stream, std::function<void()> work);
   void wait_for(void* stream);
 
+  // Memory as the run-time library gives it to a program.
+  static std::byte* allocate(std::size_t bytes);
+  static void free(void* device);
+
   // What the host sees of device memory, as a kernel does.
   static std::byte* here(const void* device);
   static std::byte* away(const void* host);

@@ -12,6 +12,7 @@
 #include <numeric>
 #include <thread>
 
+#include "tests/unit/worker/fake_gpu_backend.h"
 #include "tests/unit/worker/session_fake_scheduler.h"
 #include "tests/unit/worker/session_fake_server.h"
 #include "worker/loss_scaler.h"
@@ -20,9 +21,11 @@
 namespace leeway::worker {
 namespace {
 
+using testing::FakeGpuBackend;
 using testing::FakeScheduler;
 using testing::FakeServer;
 using transport::Ending;
+using transport::testing::FakeCuda;
 using Floats = std::vector<float>;
 
 std::array<FakeServer, 2>& the_servers() {
@@ -464,6 +467,146 @@ TEST_CASE("--inject slow makes a step take its factor") {
   session->commit({});
   CHECK(seconds_between(began, MonotonicClock::now()) >= 3 * before);
   session->finish({});
+}
+
+namespace {
+
+// The same job with gradients and weights on a GPU that is none.
+struct GpuJob {
+  explicit GpuJob(Dtype dtype = Dtype::kF32) : job(dtype), backend(cuda) {}
+
+  std::unique_ptr<Session> start(SessionOptions options = {}) {
+    options.device = &backend;
+    options.scheduler = "fake:1";
+    options.fabric = "tcp";
+    auto session = join_with(options, job.scheduler.factory(), &cuda.driver());
+    job.none = session->declare("none", {0, 4}, {});
+    job.b = session->declare("b", {3}, Floats{7, 8, 9});
+    job.a = session->declare("a", {2, 3}, Floats{1, 2, 3, 4, 5, 6});
+    session->start();
+    gradient = backend.allocate(6 * sizeof(float));
+    return session;
+  }
+  // A kernel writes the gradient just before it is pushed, and again right after.
+  void push(Session& session, Parameter parameter, std::size_t elements, float value) {
+    const auto set = [this](float to) {
+      cuda.run_on(backend.stream(), [to, data = gradient.as<float>()] {
+        std::fill_n(reinterpret_cast<float*>(FakeCuda::here(data)), 6, to);
+      });
+    };
+    set(value);
+    session.push(parameter, DeviceGradient{gradient.as<float>(), elements});
+    set(-1000);
+  }
+  StepResult step(Session& session, float value) {
+    REQUIRE(session.begin_step());
+    const auto scale = static_cast<float>(session.loss_scale());
+    push(session, job.a, 6, value * scale);
+    push(session, job.b, 3, value * scale);
+    return session.commit({.samples = 32, .loss = 1});
+  }
+  Floats weights(Session& session, Parameter parameter, std::size_t elements) {
+    Floats values(elements);
+    backend.download(values.data(), session.device_weights(parameter), elements * sizeof(float));
+    return values;
+  }
+
+  FakeCuda cuda;
+  Job job;
+  FakeGpuBackend backend;
+  kernels::Buffer gradient;
+};
+
+}  // namespace
+
+TEST_CASE("GPU: a job whose gradients and weights are in device memory, staged") {
+  GpuJob gpu;
+  auto session = gpu.start();
+  CHECK(session->on_device());
+  REQUIRE(session->begin_step());
+  CHECK(gpu.weights(*session, gpu.job.a, 6) == Floats{1, 2, 3, 4, 5, 6});
+  CHECK(gpu.weights(*session, gpu.job.b, 3) == Floats{7, 8, 9});
+  session->push(gpu.job.none, DeviceGradient(nullptr, 0));
+  gpu.push(*session, gpu.job.b, 3, 4);  // 0.5 times the scale
+  gpu.push(*session, gpu.job.a, 6, 4);
+  CHECK_FALSE(session->commit({.samples = 32}).skipped);
+  gpu.step(*session, 0.25f);
+  gpu.step(*session, 0.25f);
+  session->pull_final();
+  CHECK(gpu.weights(*session, gpu.job.a, 6) == Floats{0, 1, 2, 3, 4, 5});
+  CHECK(gpu.weights(*session, gpu.job.b, 3) == Floats{6, 7, 8});
+  session->finish({});
+  CHECK(gpu.job.scheduler.finished()->bytes_pushed == 9 * 4 + 3 * 9 * 2);
+}
+
+TEST_CASE("GPU: payloads with checksums, as the host sees them") {
+  GpuJob gpu;
+  gpu.job.scheduler.settings["checksum"] = "crc32c";
+  auto session = gpu.start();
+  gpu.step(*session, 0.5f);
+  session->pull_final();
+  CHECK(gpu.weights(*session, gpu.job.b, 3) == Floats{6.5, 7.5, 8.5});
+  session->finish({});
+  CHECK(gpu.job.servers[0].checksums() + gpu.job.servers[1].checksums() == 6);
+}
+
+TEST_CASE("GPU: a gradient that is not finite is found on the device, and the step is skipped") {
+  GpuJob gpu;
+  auto session = gpu.start();
+  CHECK_FALSE(gpu.step(*session, 0.5f).skipped);
+  const StepResult skipped = gpu.step(*session, 1e30f);
+  CHECK(skipped.skipped);
+  CHECK(skipped.loss_scale == 4);
+  CHECK_FALSE(gpu.step(*session, 0.5f).skipped);  // the mark of the step before is gone
+  session->pull_final();
+  CHECK(gpu.weights(*session, gpu.job.b, 3) == Floats{6, 7, 8});
+  session->finish({});
+  CHECK(gpu.job.scheduler.finished()->skipped_steps == 1);
+}
+
+TEST_CASE("GPU: an injected infinity is in the device's memory, too") {
+  GpuJob gpu;
+  auto session = gpu.start({.inject = "nonfinite:worker=0,at_step=1"});
+  CHECK_FALSE(gpu.step(*session, 0.5f).skipped);
+  CHECK(gpu.step(*session, 0.5f).skipped);
+  session->pull_final();
+  CHECK(gpu.weights(*session, gpu.job.b, 3) == Floats{6.5, 7.5, 8.5});
+  session->finish({});
+}
+
+TEST_CASE("GPU: host and device are not mixed up, and what cannot be is refused in one line") {
+  GpuJob gpu;
+  {
+    auto session = gpu.start();
+    REQUIRE(session->begin_step());
+    CHECK(contains(error_of([&] { session->weights(gpu.job.a); }), "use device_weights()"));
+    CHECK(contains(error_of([&] { session->push(gpu.job.b, Floats(3)); }),
+                   "this session is on a device"));
+  }
+  CHECK(
+      contains(error_of([&] { gpu.start({.accumulate_steps = 2}); }), "add them up on the device"));
+  const auto cpu = kernels::open_cpu_backend();
+  Job job;
+  auto session = job.start({.device = cpu.get()});  // whose memory is the host's
+  CHECK_FALSE(session->on_device());
+  REQUIRE(session->begin_step());
+  CHECK(contains(error_of([&] { session->device_weights(job.a); }), "use weights()"));
+  CHECK(contains(error_of([&] {
+                   session->push(job.b, DeviceGradient{nullptr, 3});
+                 }),
+                 "this session is on the host"));
+}
+
+TEST_CASE("GPU: a session that ends in the middle of a step leaves nothing on the device") {
+  GpuJob gpu;
+  {
+    auto session = gpu.start();
+    REQUIRE(session->begin_step());
+    gpu.push(*session, gpu.job.a, 6, 1);
+  }
+  gpu.gradient = {};
+  CHECK(gpu.cuda.allocated() == 0);
+  CHECK(gpu.cuda.pinned() == 0);
 }
 
 }  // namespace leeway::worker

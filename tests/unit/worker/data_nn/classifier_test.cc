@@ -33,6 +33,32 @@ Samples random_samples(std::size_t rows, std::size_t features, std::uint64_t cla
   return samples;
 }
 
+// Weights of another that are kept in a backend's memory, as a session on a device keeps them.
+class KeptOnDevice final : public Parameters {
+ public:
+  KeptOnDevice(kernels::Backend& backend, const LocalParameters& source, std::size_t count)
+      : dtype_(source.weights_dtype()) {
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto weights = source.weights(i);
+      kept_.push_back(backend.allocate(weights.size()));
+      backend.upload(kept_.back().as<std::byte>(), weights.data(), weights.size());
+    }
+  }
+  ParameterIndex declare(std::string, Shape, std::span<const float>) override { return 0; }
+  std::span<const std::byte> weights(ParameterIndex) const override {
+    FAIL("the host has none");
+    return {};
+  }
+  const std::byte* device_weights(ParameterIndex parameter) const override {
+    return kept_[parameter].as<std::byte>();
+  }
+  Dtype weights_dtype() const noexcept override { return dtype_; }
+
+ private:
+  const Dtype dtype_;
+  std::vector<kernels::Buffer> kept_;
+};
+
 // A model with its parameters, and every gradient that it gave last, by parameter.
 struct Rig {
   explicit Rig(std::vector<std::int64_t> sizes, std::unique_ptr<kernels::Backend> on,
@@ -55,13 +81,19 @@ struct Rig {
     return model.train(samples.rows(), samples.features.data(), samples.labels.data(), options,
                        [this](ParameterIndex parameter, std::span<const float> gradient) {
                          order.push_back(parameters.tensors()[parameter].name);
-                         gradients[parameter].assign(gradient.begin(), gradient.end());
+                         auto& taken = gradients[parameter];
+                         taken.resize(gradient.size());
+                         if (gradients_on_device)
+                           backend->download(taken.data(), gradient.data(), gradient.size_bytes());
+                         else
+                           std::ranges::copy(gradient, taken.begin());
                        });
   }
 
   std::unique_ptr<kernels::Backend> backend;
   LocalParameters parameters;
   Classifier model;
+  bool gradients_on_device = false;
   std::vector<std::string> order;
   std::vector<std::vector<float>> gradients;
 };
@@ -230,6 +262,31 @@ TEST_CASE("a device with memory of its own computes the same") {
       CHECK(device.gradients == host.gradients);
     }
   }
+}
+
+TEST_CASE("weights that are kept on the device are used there, and gradients given away there") {
+  const Samples samples = random_samples(24, 20, 4, 8);
+  for (const char* dtype : {"f16", "f32"}) {
+    JobSettings settings;
+    settings.pull_dtype.value = dtype;
+    Rig host({20, 16, 12, 4}, kernels::open_cpu_backend(), settings);
+    Rig device({20, 16, 12, 4}, std::make_unique<SeparateMemory>(), settings);
+    const KeptOnDevice kept(*device.backend, device.parameters, device.parameters.tensors().size());
+    device.gradients_on_device = true;
+    device.model.load(kept);
+    const TrainOptions options{.loss_scale = 512};
+    const Score score = host.train(samples, options);
+    CHECK(device.train(samples, options).loss == score.loss);
+    CHECK(device.gradients == host.gradients);
+  }
+  JobSettings settings;
+  settings.pull_dtype.value = "bf16";
+  Rig device({20, 16, 12, 4}, std::make_unique<SeparateMemory>(), settings);
+  const KeptOnDevice kept(*device.backend, device.parameters, device.parameters.tensors().size());
+  CHECK_THROWS_WITH_AS(device.model.load(kept),
+                       "weights that are kept on the device come as f16 or f32, not bf16: set "
+                       "pull_dtype",
+                       ConfigError);
 }
 
 TEST_CASE("N6: layers with no units, one unit and three") {

@@ -1,0 +1,64 @@
+// The gradients of a worker that computes on a GPU: cast and checked there, then published to the
+// servers while the program goes on. Whether an element is finite is known when the step ends.
+//
+// Called from the program's thread; what it does after a publication runs on a thread of the CUDA
+// driver's. Backend, GPU and buffer outlive it, and whoever owns it synchronizes the GPU first.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "transport/gpu_buffer.h"
+#include "transport/host_memory.h"
+#include "worker/gradient_buffer.h"
+
+namespace leeway::worker {
+
+// Where parts lie in a buffer with elements of `width` bytes; neighbours in one.
+std::vector<transport::GpuBuffer::Range> ranges_of(const Layout& layout,
+                                                   std::vector<PartitionId> parts,
+                                                   std::size_t width);
+
+class DeviceGradients final : public GradientTarget {
+ public:
+  static Result<std::unique_ptr<DeviceGradients>> make(kernels::Backend& backend,
+                                                       std::shared_ptr<transport::Gpu> gpu,
+                                                       transport::GpuBuffer& buffer,
+                                                       const Layout& layout);
+
+  void begin_step();
+  // `gradient` is in the backend's memory, and may be overwritten by later operations of it.
+  bool cast(std::size_t begin, std::span<const float> gradient, float factor) override;
+  void poison(std::size_t begin) override;
+  // Calls `send` when servers may read these parts, unless an element of the step was not finite by
+  // then. `send` blocks no longer than the endpoint's queue does.
+  Status publish(std::vector<PartitionId> parts, std::function<void()> send);
+  // Waits for all of it, and for the program's operations: servers may write new weights. Whether
+  // every element of the step is finite.
+  Result<bool> finish();
+
+ private:
+  DeviceGradients(kernels::Backend& backend, std::shared_ptr<transport::Gpu> gpu,
+                  transport::GpuBuffer& buffer, const Layout& layout, transport::HostMemory seen)
+      : backend_(backend),
+        gpu_(std::move(gpu)),
+        buffer_(buffer),
+        layout_(layout),
+        not_finite_(backend.allocate(sizeof(std::int32_t))),
+        seen_(std::move(seen)) {}
+  Status look();
+  bool finite() const noexcept;
+
+  kernels::Backend& backend_;
+  const std::shared_ptr<transport::Gpu> gpu_;
+  transport::GpuBuffer& buffer_;
+  const Layout& layout_;
+  kernels::Buffer not_finite_;  // one int32, as kernels::Backend::scale_to_half() sets it
+  transport::HostMemory seen_;  // its value when the copies so far began
+  std::shared_ptr<void> pinned_;
+};
+
+}  // namespace leeway::worker
