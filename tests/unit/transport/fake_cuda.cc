@@ -82,7 +82,7 @@ struct State {
   std::vector<std::vector<std::byte>> freed;
   std::map<std::uintptr_t, std::size_t> pins;
   std::map<void*, std::unique_ptr<Stream>> streams;
-  std::map<void*, std::unique_ptr<Event>> events;
+  std::map<void*, std::shared_ptr<Event>> events;
   std::size_t used = 0, out = 0, in = 0, flushes = 0, nics = 0, contexts = 0;
 
   bool on_device(CudaDriver::Pointer memory, std::size_t bytes) {
@@ -103,6 +103,12 @@ struct State {
 
 State* the_state = nullptr;
 thread_local int contexts_here = 0;
+
+// What a stream still has to do with an event outlives the event's end.
+std::shared_ptr<Event> event_of(void* event) {
+  const std::lock_guard lock(the_state->mutex);
+  return the_state->events.at(event);
+}
 
 Stream& stream_of(void* stream) { return *static_cast<Stream*>(stream); }
 
@@ -224,7 +230,7 @@ void State::fill() {
     return 0;
   };
   driver.create_event = [](void** event, unsigned) {
-    auto made = std::make_unique<Event>();
+    auto made = std::make_shared<Event>();
     const std::lock_guard lock(the_state->mutex);
     *event = made.get();
     the_state->events.emplace(made.get(), std::move(made));
@@ -235,29 +241,29 @@ void State::fill() {
     return the_state->events.erase(event) == 1 ? 0 : kInvalidValue;
   };
   driver.record = [](void* event, void* stream) {
-    auto& its = *static_cast<Event*>(event);
+    const auto its = event_of(event);
     std::uint64_t number = 0;
     {
-      const std::lock_guard lock(its.mutex);
-      number = ++its.recorded;
+      const std::lock_guard lock(its->mutex);
+      number = ++its->recorded;
     }
-    stream_of(stream).add([&its, number] {
-      const std::lock_guard lock(its.mutex);
-      its.done = number;
-      its.changed.notify_all();
+    stream_of(stream).add([its, number] {
+      const std::lock_guard lock(its->mutex);
+      its->done = number;
+      its->changed.notify_all();
     });
     return 0;
   };
   driver.stream_waits = [](void* stream, void* event, unsigned) {
-    auto& its = *static_cast<Event*>(event);
+    const auto its = event_of(event);
     std::uint64_t number = 0;
     {
-      const std::lock_guard lock(its.mutex);
-      number = its.recorded;
+      const std::lock_guard lock(its->mutex);
+      number = its->recorded;
     }
-    stream_of(stream).add([&its, number] {
-      std::unique_lock lock(its.mutex);
-      its.changed.wait(lock, [&] { return its.done >= number; });
+    stream_of(stream).add([its, number] {
+      std::unique_lock lock(its->mutex);
+      its->changed.wait(lock, [&] { return its->done >= number; });
     });
     return 0;
   };
