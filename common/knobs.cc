@@ -141,21 +141,30 @@ void Knobs::add(std::string name, std::chrono::milliseconds& field, std::string 
 
 void Knobs::add(std::string name, Bound& field, std::string unit, std::string reason) {
   add_knob({.name = std::move(name),
-            .unit = unit + ", or inf",
+            .unit = unit + ", inf, or auto:LOW..HIGH",
             .reason = std::move(reason),
             .parse =
                 [&field](std::string_view text) {
                   if (text == "inf") {
-                    field.value = Bound::kInfinite;
+                    field = {Bound::kInfinite};
                     return true;
                   }
-                  std::uint32_t value = 0;  // 32 bits: a clock plus a bound never overflows
-                  if (!parse_number(text, value)) return false;
-                  field.value = value;
+                  std::uint32_t low = 0, high = 0;  // 32 bits: clock plus bound never overflows
+                  if (text.starts_with("auto:")) {
+                    const auto dots = text.find("..");
+                    if (dots == text.npos || !parse_number(text.substr(5, dots - 5), low) ||
+                        !parse_number(text.substr(dots + 2), high) || low > high)
+                      return false;
+                    field = {high, low};
+                    return true;
+                  }
+                  if (!parse_number(text, high)) return false;
+                  field = {high};
                   return true;
                 },
             .print =
                 [&field] {
+                  if (field.low) return fmt::format("auto:{}..{}", *field.low, field.value);
                   return field.infinite() ? std::string("inf") : fmt::format("{}", field.value);
                 }});
 }

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,10 +19,11 @@
 
 namespace leeway {
 
-// A staleness bound or another count that may be "inf".
+// A staleness bound: a number, "inf", or "auto:LOW..HIGH", which servers choose within.
 struct Bound {
   static constexpr std::uint64_t kInfinite = UINT64_MAX;
-  std::uint64_t value = 0;
+  std::uint64_t value = 0;             // HIGH: what is promised
+  std::optional<std::uint64_t> low{};  // LOW, when it is chosen
   bool infinite() const noexcept { return value == kInfinite; }
   friend bool operator==(Bound, Bound) noexcept = default;
 };

@@ -34,6 +34,7 @@ Consistency::Consistency(CoreConfig config)
     worker.incarnation = start.incarnation;
     worker.start = worker.ended = worker.applied = start.clock;
     worker.state = start.state;
+    worker.bound = config_.staleness.low.value_or(0);
     // With a quorum, whoever was late at the checkpoint is late again.
     if (!first || (config_.quorum != 0 ? start.clock > *first : start.clock < *first))
       first = start.clock;
@@ -403,7 +404,8 @@ Effects Consistency::pull(const Sender& sender, const transport::Pull& pull, Tim
   if (!worker->pull || worker->pull->request != pull.request)
     worker->pull = PendingPull{.clock = pull.clock,
                                .request = pull.request,
-                               .bound = bound,
+                               .asked = bound,
+                               .bound = std::min(bound, config_.staleness.low.value_or(bound)),
                                .total = pull.total,
                                .since = now,
                                .named = std::vector<bool>(config_.partitions.size())};

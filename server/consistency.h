@@ -148,6 +148,7 @@ class Consistency {
   void admit(Effects& effects);
   void offer_initial(Effects& effects);
   void answer_pulls(Effects& effects);
+  void adapt_bound(WorkerId id, WorkerState& worker);
 
   // Constant.
   const CoreConfig config_;

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "server/adaptive_bound.h"
 #include "server/consistency.h"
 
 namespace leeway::server {
@@ -227,10 +228,26 @@ void Consistency::offer_initial(Effects& effects) {
       start_read({found->first, Clock(0)}, open, p, true, effects);
 }
 
+// staleness = auto: a pull that asks for what is promised gets the bound in force.
+void Consistency::adapt_bound(WorkerId id, WorkerState& worker) {
+  PendingPull& pull = *worker.pull;
+  if (!config_.staleness.low || pull.asked != config_.staleness.value) return;
+  if ((config_.per_clock ? worker.ended : worker.upcoming()) < pull.clock) return;
+  const Clock slowest = config_.per_clock ? clocks_upcoming() : Gate::slowest(workers_);
+  const std::uint64_t lead =
+      pull.clock > slowest ? pull.clock.value() - slowest.value() : std::uint64_t{0};
+  // Chosen once a pull, when it comes to the bound; whoever is back within LOW has LOW again.
+  if (!pull.adapted || lead <= *config_.staleness.low)
+    worker.bound = choose_bound(workers_, id, lead, worker.bound, config_.staleness, now_);
+  pull.adapted = true;
+  pull.bound = worker.bound;
+}
+
 void Consistency::answer_pulls(Effects& effects) {
   if (!initialized_) return;
   for (auto& [id, worker] : workers_) {
     if (!worker.pull || !worker.pull->complete() || !worker.live() || worker.barred) continue;
+    adapt_bound(id, worker);
     if (!gate_.open(workers_, clocks_upcoming(), id, *worker.pull)) continue;
     AnswerPull answer{
         .worker = id,
@@ -238,6 +255,7 @@ void Consistency::answer_pulls(Effects& effects) {
         .request = worker.pull->request,
         // With a quorum, what counts is the clock: late steps come with the next.
         .slowest = clock_rule_.with_quorum() ? clocks_upcoming() : Gate::slowest(workers_),
+        .bound = worker.pull->bound,
         .entries = std::move(worker.pull->entries)};
     worker.answered = worker.pull->request;
     worker.based_on = updates_;

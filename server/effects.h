@@ -112,6 +112,7 @@ struct AnswerPull {
   Clock clock;
   std::uint32_t request = 0;
   Clock slowest;
+  std::uint64_t bound = 0;  // the one it was answered by
   std::vector<Entry> entries;
 };
 

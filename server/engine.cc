@@ -278,6 +278,8 @@ void Engine::carry_out(AnswerPull& effect) {
   pull->pulled = {.clock = effect.clock,
                   .request = effect.request,
                   .slowest = effect.slowest,
+                  .bound = static_cast<std::uint32_t>(
+                      std::min<std::uint64_t>(effect.bound, transport::kUnboundedStaleness)),
                   .total = static_cast<std::uint32_t>(effect.entries.size())};
   // And one for this function, or for the update that runs: PULLED says that it is done.
   pull->unfinished = 1 + effect.entries.size();

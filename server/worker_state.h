@@ -54,7 +54,9 @@ struct EndedStep {
 struct PendingPull {
   Clock clock;
   std::uint32_t request = 0;
-  std::uint64_t bound = 0;
+  std::uint64_t asked = 0;  // the bound that it came with
+  std::uint64_t bound = 0;  // the bound that it waits by
+  bool adapted = false;     // `bound` was chosen for it
   std::uint32_t total = 0;
   TimePoint since;
   std::vector<AnswerPull::Entry> entries;  // in order of arrival: what is needed first goes first
@@ -75,6 +77,7 @@ struct WorkerState {
   std::optional<OpenStep> initial;  // its initial values; clock 0, no slab
   std::deque<EndedStep> steps;      // ended, not applied; clocks ascend
   std::optional<PendingPull> pull;
+  std::uint64_t bound = 0;                // staleness = auto: the one in force
   std::optional<std::uint32_t> answered;  // the last request that was answered
   std::uint64_t based_on = 0;             // updates in the weights that it gave
   std::optional<TimePoint> answered_at;   // when it got the weights for the step it computes

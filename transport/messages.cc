@@ -23,7 +23,7 @@ constexpr std::uint8_t kInitialFlag = 1, kInlineFlag = 2, kChecksumFlag = 4;
 constexpr std::size_t kPushFixed = 13, kPushEntry = 30;
 constexpr std::size_t kPushTakenFixed = 12, kPushTakenEntry = 4;
 constexpr std::size_t kPullFixed = 25, kPullEntry = 20;
-constexpr std::size_t kPulledFixed = 28, kPulledEntry = 12;
+constexpr std::size_t kPulledFixed = 32, kPulledEntry = 12;
 constexpr std::size_t kWindow = 16;
 
 std::size_t entries_that_fit(std::size_t message, std::size_t fixed, std::size_t entry) {
@@ -111,6 +111,7 @@ void put(Writer& out, const Pulled& body) {
   out.put(body.clock.value());
   out.put(body.request);
   out.put(body.slowest.value());
+  out.put(body.bound);
   out.put(body.total);
   out.put(count(body.entries.size()));
   for (const Pulled::Entry& entry : body.entries) {
@@ -274,6 +275,7 @@ Result<Body> get_pulled(Reader& in) {
   body.clock = Clock(in.get<std::uint64_t>());
   body.request = in.get<std::uint32_t>();
   body.slowest = Clock(in.get<std::uint64_t>());
+  body.bound = in.get<std::uint32_t>();
   body.total = in.get<std::uint32_t>();
   const auto n = in.get<std::uint32_t>();
   if (!entries_follow(in, n, kPulledEntry))

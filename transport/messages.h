@@ -29,9 +29,10 @@
 //   PULL        8 clock | 4 request | 4 staleness | 4 total entries of the request | memory
 //               | 4 n | n * { 4 partition, 8 have (version), 8 offset }
 //               staleness: the bound for this pull; kUnboundedStaleness = inf
-//   PULLED      8 clock | 4 request | 8 slowest (smallest clock of a live worker whose steps are
-//   in)
-//               | 4 total entries | 4 n | n * { 4 partition, 8 version }
+//   PULLED      8 clock | 4 request | 8 slowest | 4 bound | 4 total entries
+//               | 4 n | n * { 4 partition, 8 version }
+//               slowest: smallest clock of a live worker whose steps are in (with a quorum: clocks
+//               that are in); bound: the one in force, kUnboundedStaleness = inf
 //   REFUSED     2 code (Code) | 2 n | n bytes of text
 //
 //   memory = 1 n | n * { 8 address, 8 key }: the windows of the sender's memory, one for each of
@@ -59,7 +60,7 @@
 
 namespace leeway::transport {
 
-inline constexpr std::uint16_t kWireVersion = 4;
+inline constexpr std::uint16_t kWireVersion = 5;
 inline constexpr std::uint32_t kUnboundedStaleness = UINT32_MAX;
 inline constexpr std::size_t kMaxWorkerState = 512;
 
@@ -140,6 +141,7 @@ struct Pulled {
   Clock clock;
   std::uint32_t request = 0;
   Clock slowest;
+  std::uint32_t bound = 0;
   std::uint32_t total = 0;
   std::vector<Entry> entries;
 };

@@ -26,7 +26,9 @@ ordered_json finite_or_null(double value) {
   return std::isfinite(value) ? ordered_json(value) : ordered_json(nullptr);
 }
 
-ordered_json bound_json(const std::string& text) {
+ordered_json bound_json(std::string text) {
+  // auto:LOW..HIGH promises HIGH.
+  if (const auto dots = text.find(".."); dots != text.npos) text.erase(0, dots + 2);
   std::uint64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc() || end != text.data() + text.size()) return text;

@@ -31,9 +31,10 @@ int main(int argc, char** argv) {
   const auto number = [](std::uint64_t n) { return static_cast<unsigned long long>(n); };
   std::printf(
       "%llu schedules in %.1f s, no promise broken: %llu steps applied (%llu late, %llu of them "
-      "folded), %llu checkpoints, %llu restarts, %llu dead workers\n",
+      "folded), %llu checkpoints, %llu restarts, %llu dead workers, %llu adapted "
+      "bounds\n",
       number(last - first + 1), took.count(), number(happened.steps), number(happened.late),
       number(happened.folded), number(happened.checkpoints), number(happened.restarts),
-      number(happened.deaths));
+      number(happened.deaths), number(happened.widened));
   return 0;
 }

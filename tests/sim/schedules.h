@@ -23,6 +23,7 @@ inline std::optional<std::string> run_schedule(const WorldOptions& options,
       happened->checkpoints += more.checkpoints;
       happened->restarts += more.restarts;
       happened->deaths += more.deaths;
+      happened->widened += more.widened;
     }
     return std::nullopt;
   } catch (const SimulationError& error) {

@@ -28,6 +28,10 @@ World::World(const WorldOptions& options) : events_(options.seed), bugs_(options
   per_clock_ = events_.chance(0.5);
   const std::uint64_t bounds[] = {0, 0, 1, 2, 4, Bound::kInfinite};
   staleness_ = Bound{bounds[events_.below(6)]};
+  if (!staleness_.infinite() && events_.chance(0.3)) {
+    staleness_.low = staleness_.value;
+    staleness_.value += events_.below(5);
+  }
   steps_ = 3 + events_.below(8);
   server_count_ = 1 + events_.below(3);
   workers_.resize(1 + events_.below(5));
@@ -449,6 +453,12 @@ void World::answer(std::size_t s, const server::AnswerPull& pull) {
   }
   if (quorum_ == 0 && pull.slowest.value() != slowest)
     broken("a pull was told a wrong smallest clock");
+  const std::uint64_t low = staleness_.low.value_or(staleness_.value);
+  if (pull.bound < low || pull.bound > staleness_.value)
+    broken(fmt::format("a pull was answered by the bound {}", pull.bound));
+  if (clock > pull.slowest.value() && clock - pull.slowest.value() > pull.bound)
+    broken("a pull is staler than the bound that it is told");
+  if (staleness_.low && pull.bound > low) ++happened_.widened;
   if (quorum_ != 0 && pull.slowest.value() < needs)
     broken(fmt::format("server.{} answered worker.{} for step {} (bound {}) with {} clocks", s,
                        pull.worker.value(), clock, staleness_.value, pull.slowest.value()));

@@ -41,7 +41,8 @@ struct WorldOptions {
 
 // What the schedules came by: a promise that nothing tried is not kept.
 struct Happened {
-  std::uint64_t steps = 0, late = 0, folded = 0, checkpoints = 0, restarts = 0, deaths = 0;
+  std::uint64_t steps = 0, late = 0, folded = 0, checkpoints = 0, restarts = 0, deaths = 0,
+                widened = 0;  // pulls by a bound above LOW
 };
 
 class World {

@@ -85,6 +85,17 @@ TEST_CASE_FIXTURE(Fixture, "a quorum goes with clocks, a grace time with a quoru
   CHECK(!knobs.set("grace_ms", "soon", "flag"));
 }
 
+TEST_CASE_FIXTURE(Fixture, "a bound may be chosen within two others") {
+  REQUIRE(knobs.set("staleness", "auto:1..8", "flag"));
+  CHECK(settings.staleness.value == 8);
+  CHECK(settings.staleness.low == 1);
+  CHECK(JobSettings::from_values(knobs.values())->staleness == settings.staleness);
+  for (const char* bad : {"auto", "auto:", "auto:3", "auto:4..3", "auto:1..inf", "auto:..2"})
+    CHECK(!knobs.set("staleness", bad, "flag"));
+  REQUIRE(knobs.set("staleness", "2", "flag"));
+  CHECK(!settings.staleness.low);
+}
+
 TEST_CASE("nearest gives nothing for a word far from all") {
   CHECK(nearest("xyzzyplugh", {"staleness", "update"}).empty());
   CHECK(nearest("updat", {"staleness", "update"}) == "update");

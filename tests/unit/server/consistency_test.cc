@@ -693,4 +693,46 @@ TEST_CASE("a cut takes the steps that it names from a clock, whoever else is the
   CHECK(held_by(s.updates[1].sums[0]) == Steps{{0, 1}, {1, 0}, {2, 1}});
 }
 
+TEST_CASE("staleness = auto chooses each worker's bound by when the slowest one will commit") {
+  bool per_clock = false;
+  SUBCASE("per_push") {}
+  SUBCASE("per_clock") { per_clock = true; }
+  CoreFixture s({.per_clock = per_clock, .staleness = {6, 1}, .workers = 2, .slabs = 20});
+  // Worker 0 takes 100 ms for a step, worker 1 takes 350 ms.
+  std::vector<std::uint64_t> done(2), answered(2, 0);
+  std::vector<TimePoint> began(2);
+  std::vector<std::uint64_t> bounds;
+  std::uint64_t furthest = 0;
+  for (std::uint32_t w = 0; w < 2; ++w) s.pull(w, 0, 1, 6);
+  Duration waited{};
+  for (int ms = 0; ms < 7000; ms += 10) {
+    s.now = TimePoint(milliseconds(ms));
+    for (const AnswerPull& answer : std::exchange(s.answers, {})) {
+      const std::uint32_t w = answer.worker.value();
+      CHECK(answer.bound >= 1);
+      CHECK(answer.bound <= 6);
+      ++answered[w];
+      began[w] = s.now;
+      if (w == 0) bounds.push_back(answer.bound);
+    }
+    for (std::uint32_t w = 0; w < 2; ++w) {
+      const bool computes = answered[w] > done[w];
+      if (w == 0 && !computes && ms > 2000) waited += milliseconds(10);
+      if (!computes || s.now - began[w] < milliseconds(w == 0 ? 100 : 350)) continue;
+      s.step(w, done[w]++);
+      s.pull(w, done[w], static_cast<std::uint32_t>(done[w]) + 1, 6);
+      furthest = std::max(furthest, done[0] - std::min(done[0], done[1]));
+      while (!s.updates.empty()) {
+        s.updates.erase(s.updates.begin());
+        s.take(s.core->apply_done(s.now));
+      }
+    }
+  }
+  CHECK(std::ranges::find(bounds, 1) != bounds.end());
+  CHECK(*std::ranges::max_element(bounds) > 1);
+  CHECK(furthest <= 7);
+  CHECK(waited > Duration());
+  CHECK(done[1] >= 19);  // the slow one never waits
+}
+
 }  // namespace leeway::server

@@ -58,7 +58,7 @@ Pull some_pull(std::size_t n) {
 }
 
 Pulled some_pulled(std::size_t n) {
-  Pulled pulled{.clock = Clock(8), .request = 5, .slowest = Clock(6), .total = 100};
+  Pulled pulled{.clock = Clock(8), .request = 5, .slowest = Clock(6), .bound = 3, .total = 100};
   for (std::size_t i = 0; i < n; ++i)
     pulled.entries.push_back({PartitionId(static_cast<std::uint32_t>(i)), Version(i + 1)});
   return pulled;
@@ -147,6 +147,7 @@ TEST_CASE("fields of a push and a pull keep their values") {
 
   const auto pulled = std::get<Pulled>(decode(encode(kSender, some_pulled(2)))->body);
   CHECK(pulled.slowest == Clock(6));
+  CHECK(pulled.bound == 3);
   CHECK(pulled.total == 100);
   CHECK(pulled.entries.at(1).version == Version(2));
 
