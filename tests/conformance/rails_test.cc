@@ -8,6 +8,7 @@
 #include <future>
 #include <optional>
 
+#include "tests/conformance/device_rail.h"
 #include "tests/conformance/hostile_rail.h"
 #include "tests/conformance/loopback_rail.h"
 #include "tests/conformance/node.h"
@@ -68,47 +69,6 @@ class MeasuredRail final : public Rail {
   std::unique_ptr<Rail> inner_;
   RailInfo info_;
   std::atomic<std::size_t>& bytes_;
-};
-
-// What the registration of a GPU's memory asks for, and a NIC that reaches it.
-class DeviceRail final : public Rail {
- public:
-  explicit DeviceRail(std::optional<transport::DevicePlace>& place) : place_(place) {
-    info_ = inner_.info();
-    info_.device_memory = true;
-  }
-  const RailInfo& info() const noexcept override { return info_; }
-  std::string printable(std::span<const std::byte> address) const override {
-    return inner_.printable(address);
-  }
-  Result<std::unique_ptr<transport::Registration>> enlist(const transport::ForeignMemory& memory,
-                                                          transport::Access access) override {
-    if (!memory.device) return inner_.enlist(memory, access);
-    place_ = memory.device;
-    return inner_.enlist({.data = FakeCuda::here(memory.data), .size = memory.size}, access);
-  }
-  Result<RailPeer> connect(std::span<const std::byte> address) override {
-    return inner_.connect(address);
-  }
-  void disconnect(RailPeer peer) override { inner_.disconnect(peer); }
-  Result<Post> send(RailPeer peer, std::span<const std::byte> message, Ticket& ticket) override {
-    return inner_.send(peer, message, ticket);
-  }
-  Result<Post> read(RailPeer peer, LocalPiece into, Window from, Ticket& ticket) override {
-    return inner_.read(peer, into, from, ticket);
-  }
-  Result<Post> write(RailPeer peer, LocalPiece from, Window to, Ticket& ticket) override {
-    return inner_.write(peer, from, to, ticket);
-  }
-  bool poll(transport::RailUser& user) override { return inner_.poll(user); }
-  int descriptor() const noexcept override { return inner_.descriptor(); }
-  bool arm() noexcept override { return inner_.arm(); }
-  void disarm() noexcept override { inner_.disarm(); }
-
- private:
-  LoopbackRail inner_;
-  RailInfo info_;
-  std::optional<transport::DevicePlace>& place_;
 };
 
 // An endpoint with a fast rail and one of a third of its rate.
@@ -238,7 +198,7 @@ struct Carrier {
   Carrier() {
     std::vector<std::unique_ptr<Rail>> made;
     made.push_back(std::make_unique<LoopbackRail>());
-    made.push_back(std::make_unique<DeviceRail>(place));
+    made.push_back(std::make_unique<DeviceRail>(&place));
     node.endpoint = transport::endpoint_over(std::move(made), {});
     node.endpoint->start([](std::span<const std::byte>) {});
   }

@@ -4,6 +4,8 @@
 
 #include "common/half.h"
 #include "scheduler_types.h"  // generated
+#include "tests/unit/worker/fake_gpu_backend.h"
+#include "worker/device_gradients.h"
 
 namespace leeway::conformance {
 namespace {
@@ -17,8 +19,12 @@ constexpr std::chrono::seconds kPatience{20};
 struct TrainingCluster::Worker {
   std::size_t rank = 0;
   worker::Board board;
-  std::unique_ptr<worker::DataPlane> data;
   worker::Layout layout;
+  std::unique_ptr<worker::testing::FakeGpuBackend> backend;  // with GPUs, as the rest
+  std::shared_ptr<transport::Gpu> gpu;
+  std::unique_ptr<worker::DataPlane> data;
+  std::unique_ptr<worker::DeviceGradients> gradients;
+  kernels::Buffer computed;  // FP32, on the device
 };
 
 TrainingCluster::TrainingCluster(const TrainingOptions& options) : options_(options) {
@@ -31,6 +37,8 @@ TrainingCluster::TrainingCluster(const TrainingOptions& options) : options_(opti
 }
 
 TrainingCluster::~TrainingCluster() {
+  for (auto& worker : workers_)
+    if (worker->gpu) static_cast<void>(worker->gpu->synchronize());
   workers_.clear();
   engines_.clear();
 }
@@ -94,8 +102,7 @@ void TrainingCluster::plan() {
     engines_.back()->view(view);
   }
   for (auto& worker : workers_) {
-    const Status allocated = worker->data->allocate(worker->layout, Dtype::kF32, true);
-    if (!allocated) throw ConfigError(allocated.error().message);
+    allocate(*worker);
     worker->data->connect(
         {.self = {kJob, Incarnation(10 + worker->rank), static_cast<std::uint32_t>(worker->rank)},
          .servers = servers,
@@ -103,6 +110,61 @@ void TrainingCluster::plan() {
          .pull_dtype = Dtype::kF32,
          .staleness = settings_.staleness});
   }
+}
+
+void TrainingCluster::allocate(Worker& worker) {
+  if (!options_.gpus)
+    return value_or_throw(worker.data->allocate(worker.layout, Dtype::kF32, true));
+  transport::testing::FakeCuda& cuda = *options_.gpus->cuda;
+  const transport::GpuPath path = options_.gpus->path;
+  worker.backend = std::make_unique<worker::testing::FakeGpuBackend>(cuda);
+  worker.gpu = value_or_throw(transport::Gpu::open(cuda.driver(), 0, worker.backend->stream()));
+  value_or_throw(worker.data->allocate_on(worker.gpu, path, worker.layout, Dtype::kF32,
+                                          path == transport::GpuPath::kStaged));
+  worker.gradients = value_or_throw(worker::DeviceGradients::make(
+      *worker.backend, worker.gpu, worker.data->device_gradients(), worker.layout));
+  worker.computed = worker.backend->allocate(elements_ * sizeof(float));
+}
+
+Status TrainingCluster::weights(Worker& worker, std::span<float> weights) const {
+  if (!worker.gpu) {
+    std::memcpy(weights.data(), worker.data->weights().data(), weights.size_bytes());
+    return {};
+  }
+  if (auto s = worker.gpu->before_program(); !s) return s;
+  worker.backend->download(weights.data(), worker.data->device_weights(), weights.size_bytes());
+  return {};
+}
+
+Status TrainingCluster::push(Worker& worker, std::uint64_t step, std::span<const float> gradient) {
+  // Some by themselves, some with the end of the step.
+  std::vector<PartitionId> parts;
+  for (const auto& shard : worker.layout.shards())
+    parts.insert(parts.end(), shard.begin(), shard.end());
+  const auto half =
+      parts.begin() + static_cast<std::ptrdiff_t>((step + worker.rank) % (parts.size() + 1));
+  if (!worker.gpu) {
+    auto* halves = reinterpret_cast<Half*>(worker.data->gradients().data());
+    for (std::size_t i = 0; i < elements_; ++i) halves[i] = to_half(gradient[i]);
+    for (auto part = parts.begin(); part != half; ++part) worker.data->push({*part}, 1);
+    worker.data->end_step({half, parts.end()}, 1, transport::Ending::kCommit, 1, {});
+    return {};
+  }
+  worker.gradients->begin_step();
+  worker.backend->upload(worker.computed.as<float>(), gradient.data(), gradient.size_bytes());
+  worker.gradients->cast(0, {worker.computed.as<float>(), elements_}, 1);
+  const auto publish = [&](std::vector<PartitionId> some) {
+    return worker.gradients->publish(some, [&worker, some] { worker.data->push(some, 1); });
+  };
+  for (auto part = parts.begin(); part != half; ++part)
+    if (auto s = publish({*part}); !s) return s;
+  if (half != parts.end())
+    if (auto s = publish({half, parts.end()}); !s) return s;
+  auto finite = worker.gradients->finish();
+  if (!finite) return tl::unexpected(std::move(finite).error());
+  if (!*finite) return fail(Code::kInternal, "a gradient is not finite");
+  worker.data->end_step({}, 1, transport::Ending::kCommit, 1, {});
+  return {};
 }
 
 bool TrainingCluster::wait(Worker& worker, const std::function<bool(const worker::Board&)>& ready,
@@ -136,18 +198,9 @@ std::string TrainingCluster::train(const Gradient& gradient) {
       if (!wait(
               *worker, [&](const worker::Board& b) { return b.weights == Clock(step); }, problem))
         return problem;
-      std::memcpy(weights.data(), worker->data->weights().data(), elements_ * sizeof(float));
+      if (auto s = this->weights(*worker, weights); !s) return s.error().message;
       gradient(worker->rank, step, weights, values);
-      auto* halves = reinterpret_cast<Half*>(worker->data->gradients().data());
-      for (std::size_t i = 0; i < elements_; ++i) halves[i] = to_half(values[i]);
-      // Some by themselves, some with the end of the step.
-      std::vector<PartitionId> parts;
-      for (const auto& shard : worker->layout.shards())
-        parts.insert(parts.end(), shard.begin(), shard.end());
-      const auto half =
-          parts.begin() + static_cast<std::ptrdiff_t>((step + worker->rank) % (parts.size() + 1));
-      for (auto part = parts.begin(); part != half; ++part) worker->data->push({*part}, 1);
-      worker->data->end_step({half, parts.end()}, 1, transport::Ending::kCommit, 1, {});
+      if (auto s = push(*worker, step, values); !s) return s.error().message;
     }
   for (auto& worker : workers_) {
     const auto ended = [&](const worker::Board& b) { return b.confirmed == Clock(options_.steps); };
@@ -158,10 +211,12 @@ std::string TrainingCluster::train(const Gradient& gradient) {
     if (!wait(
             *worker, [](const worker::Board& b) { return b.final_weights; }, problem))
       return problem;
-    const auto* last = reinterpret_cast<const float*>(worker->data->weights().data());
+    if (auto s = this->weights(*worker, weights); !s) return s.error().message;
     std::vector<float>& mine = final_.emplace_back();
-    for (const auto& tensor : worker->layout.tensors())
-      mine.insert(mine.end(), last + tensor.begin, last + tensor.begin + tensor.elements);
+    for (const auto& tensor : worker->layout.tensors()) {
+      const auto its = std::span(weights).subspan(tensor.begin, tensor.elements);
+      mine.insert(mine.end(), its.begin(), its.end());
+    }
     const std::lock_guard lock(worker->board.mutex);
     if (worker->board.report.staleness_violations != 0)
       return "worker." + std::to_string(worker->rank) + " saw weights beyond the bound";

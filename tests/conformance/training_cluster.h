@@ -8,12 +8,15 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "common/job_settings.h"
 #include "server/engine.h"
+#include "tests/unit/transport/fake_cuda.h"
 #include "transport/endpoint.h"
+#include "transport/gpu_path.h"
 #include "worker/data_plane.h"
 
 namespace leeway::conformance {
@@ -26,6 +29,12 @@ struct TrainingOptions {
   std::uint64_t steps = 6;
   bool per_clock = true;
   std::uint64_t staleness = 0;
+  // Workers keep gradients and weights in GPUs that are none, which `cuda` drives.
+  struct OnGpus {
+    transport::testing::FakeCuda* cuda = nullptr;
+    transport::GpuPath path = transport::GpuPath::kStaged;
+  };
+  std::optional<OnGpus> gpus;
   // An endpoint for each member, in the order of the calls.
   std::function<std::unique_ptr<transport::Endpoint>()> open;
 };
@@ -49,6 +58,10 @@ class TrainingCluster {
  private:
   struct Worker;
   void plan();
+  void allocate(Worker& worker);
+  // Gives the gradient of a step to the servers.
+  Status push(Worker& worker, std::uint64_t step, std::span<const float> gradient);
+  Status weights(Worker& worker, std::span<float> weights) const;
   bool wait(Worker& worker, const std::function<bool(const worker::Board&)>& ready,
             std::string& problem) const;
 

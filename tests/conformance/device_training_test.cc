@@ -1,0 +1,68 @@
+// Training whose gradients and weights are in the memory of GPUs that are none: the same weights as
+// on the host, whichever way their bytes go, also over a hostile fabric.
+#include <doctest/doctest.h>
+
+#include "tests/conformance/device_rail.h"
+#include "tests/conformance/fabric.h"
+#include "tests/conformance/hostile_rail.h"
+#include "tests/conformance/training_cluster.h"
+#include "transport/endpoint_impl.h"
+
+namespace leeway::conformance {
+namespace {
+
+using transport::GpuPath;
+using transport::testing::FakeCuda;
+
+using Weights = std::vector<std::vector<float>>;  // by worker
+
+// Depends on what was pulled, so that old weights or a lost step would show.
+void coupled(std::size_t rank, std::uint64_t step, std::span<const float> weights,
+             std::span<float> gradient) {
+  for (std::size_t i = 0; i < weights.size(); ++i)
+    gradient[i] = weights[i] * 0.125f + static_cast<float>((rank + 1) * (step + 1) % 7) * 0.25f;
+}
+
+// Each member has a rail for the host's memory alone, and one that reaches GPUs, too.
+Weights train(std::optional<TrainingOptions::OnGpus> gpus, std::uint64_t seed,
+              const Hostility& mood) {
+  TrainingOptions options{.steps = 5, .gpus = gpus};
+  options.open = [&, opened = std::uint64_t{0}]() mutable {
+    std::vector<std::unique_ptr<transport::Rail>> rails;
+    rails.push_back(std::make_unique<HostileRail>(std::make_unique<LoopbackRail>(),
+                                                  seed * 100 + opened++, mood));
+    rails.push_back(
+        std::make_unique<HostileRail>(std::make_unique<DeviceRail>(), seed * 100 + opened++, mood));
+    return transport::endpoint_over(std::move(rails), {.fabric = "hostile", .max_transfer = 400});
+  };
+  TrainingCluster cluster(options);
+  const std::string problem = cluster.train(coupled);
+  REQUIRE_MESSAGE(problem.empty(), problem);
+  return cluster.final_weights();
+}
+
+}  // namespace
+
+TEST_CASE("training on GPUs: bit by bit what it is on the host") {
+  const Weights host = train(std::nullopt, 0, {});
+  REQUIRE(host[0] == host[1]);
+  for (const GpuPath path : {GpuPath::kStaged, GpuPath::kDmabuf, GpuPath::kPeerModule}) {
+    CAPTURE(static_cast<int>(path));
+    const bool staged = path == GpuPath::kStaged;
+    {
+      FakeCuda cuda;
+      CHECK(train(TrainingOptions::OnGpus{&cuda, path}, 0, {}) == host);
+      CHECK((cuda.open_to_nics() == 0) == staged);
+      // Beside bytes, the direct way copies the mark for infinities alone.
+      CHECK((cuda.copied_in() > 0) == staged);
+    }
+    const std::uint64_t seeds = 1 + fabric().seeds / 4;
+    for (std::uint64_t seed = fabric().seed; seed < fabric().seed + seeds; ++seed) {
+      INFO("seed ", seed);
+      FakeCuda cuda;
+      REQUIRE(train(TrainingOptions::OnGpus{&cuda, path}, seed, Hostility::drawn(seed)) == host);
+    }
+  }
+}
+
+}  // namespace leeway::conformance
