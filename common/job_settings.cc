@@ -17,6 +17,7 @@ void JobSettings::describe(Knobs& k) {
         "per_clock: a clock is applied when so many have committed it; late steps join the next");
   k.add("grace_ms", grace_ms,
         "how long a clock waits for more than its quorum; auto = while it is worth it");
+  k.add("consistent", consistent, "every pull is of one cut; what cannot promise that is refused");
   k.add("optimizer", optimizer, "the servers' update rule");
   k.add("learning_rate", learning_rate, "per update", "step size of the optimizer");
   k.add("momentum", momentum, "0..1", "momentum, nesterov, delayed_nesterov: what stays of it");
@@ -135,6 +136,20 @@ Status JobSettings::check() const {
   if (heartbeat_interval_ms.count() < 10) return bad("heartbeat_interval_ms must be at least 10");
   if (member_timeout_ms < 3 * heartbeat_interval_ms)
     return bad("member_timeout_ms must be at least three heartbeat_interval_ms");
+  return {};
+}
+
+Status JobSettings::check_members(std::uint32_t servers, std::uint32_t workers) const {
+  if (quorum > workers)
+    return fail(Code::kInvalidArgument,
+                fmt::format("quorum = {} is more than the job's {} workers", quorum, workers));
+  if (consistent && servers > 1 && (!per_clock() || staleness != Bound{0} || quorum != 0))
+    return fail(
+        Code::kInvalidArgument,
+        fmt::format("consistent = true on {} servers needs update = per_clock, staleness = 0 "
+                    "and no quorum: else each server is at a clock of its own; or use one "
+                    "server",
+                    servers));
   return {};
 }
 

@@ -20,6 +20,7 @@ struct JobSettings {
   Choice update{"per_push", {"per_push", "per_clock"}};
   std::uint32_t quorum = 0;  // 0 = all
   Grace grace_ms;
+  bool consistent = false;
 
   // The servers' optimizer.
   Choice optimizer{"momentum", optimizer_names()};
@@ -77,6 +78,8 @@ struct JobSettings {
   static Result<JobSettings> from_values(const std::map<std::string, std::string>& values);
   // Values that are each valid but do not go together.
   Status check() const;
+  // Settings that need another number of members.
+  Status check_members(std::uint32_t servers, std::uint32_t workers) const;
 };
 
 }  // namespace leeway

@@ -40,9 +40,10 @@ std::vector<transport::Bundle> bundles_of(const EngineConfig& config) {
 }
 
 ShardLayout layout_of(const EngineConfig& config, const std::vector<transport::Bundle>& bundles) {
-  if (config.settings.quorum > config.workers.size())
-    throw ConfigError(fmt::format("quorum = {} is more than the job's {} workers",
-                                  config.settings.quorum, config.workers.size()));
+  if (auto fits = config.settings.check_members(config.servers,
+                                                static_cast<std::uint32_t>(config.workers.size()));
+      !fits)
+    throw ConfigError(fits.error().message);
   ShardShape shape{.state_arrays = state_arrays(config.settings.optimizer_type()),
                    .pull_dtype = config.settings.pull_type(),
                    .late_sum = config.settings.quorum != 0};

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "common/ids.h"
 #include "common/monotonic.h"
@@ -29,11 +30,14 @@ struct Board {
   rpc::View view;
 
   // From the servers.
-  std::optional<Clock> weights;    // the step for which weights are in the buffer
-  bool final_weights = false;      // pull_final() was answered
-  Clock confirmed;                 // steps whose ending every server confirmed
-  bool initial_confirmed = true;   // false from push to confirmation of the initial values
-  std::size_t payloads_taken = 0;  // since the start
+  std::optional<Clock> weights;          // the step for which weights are in the buffer
+  bool final_weights = false;            // pull_final() was answered
+  std::vector<Version> versions;         // of them, by partition
+  std::vector<std::uint64_t> staleness;  // observed, by server
+  std::uint32_t bound = 0;               // by which they were given
+  Clock confirmed;                       // steps whose ending every server confirmed
+  bool initial_confirmed = true;         // false from push to confirmation of the initial values
+  std::size_t payloads_taken = 0;        // since the start
 
   // Why the session cannot go on. The first cause stays.
   struct Failure {

@@ -36,7 +36,8 @@ void in_groups(const std::vector<T>& all, std::size_t n, Use use) {
 }  // namespace
 
 DataPlane::Wire::Wire(Config c)
-    : config(std::move(c)), core({config.layout.shards(), config.staleness, config.clock}) {}
+    : config(std::move(c)),
+      core({config.layout.shards(), config.staleness, config.consistent, config.clock}) {}
 
 DataPlane::DataPlane(std::unique_ptr<transport::Endpoint> endpoint, Board& board)
     : endpoint_(std::move(endpoint)),
@@ -327,6 +328,9 @@ void DataPlane::carry_out_one(const WeightsReady& effect) {
   rpc::WorkerReport& report = board_.report;
   report.bytes_pulled += static_cast<std::int64_t>(bytes);
   report.staleness_violations += effect.violation ? 1 : 0;
+  board_.versions = effect.versions;
+  board_.staleness = effect.by_server;
+  board_.bound = effect.bound;
   if (effect.final) {
     board_.final_weights = true;
   } else {

@@ -40,6 +40,7 @@ class DataPlane {
     Layout layout;
     Dtype pull_dtype = Dtype::kF16;
     Bound staleness;
+    bool consistent = false;
     Clock clock;
     milliseconds transfer_timeout{20000};
     milliseconds patience{5000};  // with a silent server, before it is taken for dead

@@ -76,6 +76,17 @@ struct StepResult {
   double loss_scale = 1;  // of the next step
 };
 
+// How new the weights of a parameter are.
+struct WeightsInfo {
+  // Updates that they have had, the initial values counting as one: of the oldest and the newest of
+  // the partitions that it lies in.
+  Version oldest, newest;
+  // Clocks that some live worker's steps are behind this worker's clock; at most the bound.
+  std::uint64_t staleness = 0;
+  // The bound that was in force: with staleness = auto:LOW..HIGH one of these.
+  Bound bound;
+};
+
 // FP32 elements in the memory of SessionOptions::device, row-major.
 struct DeviceGradient {
   explicit DeviceGradient(const float* d, std::size_t n) noexcept : data(d), elements(n) {}
@@ -130,6 +141,8 @@ class Session {
   // next commit(), which lets servers write newer ones; the address never changes.
   virtual std::span<const std::byte> weights(Parameter parameter) const = 0;
   virtual Dtype weights_dtype() const noexcept = 0;
+  // Of weights(), as long as they are readable.
+  virtual WeightsInfo weights_info(Parameter parameter) const = 0;
   // Whether weights and gradients are in the memory of SessionOptions::device.
   virtual bool on_device() const noexcept = 0;
   // The same there, and for operations of the device that the program calls before commit().

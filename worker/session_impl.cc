@@ -304,6 +304,7 @@ void SessionImpl::reach_servers() {
        .layout = *layout_,
        .pull_dtype = settings_.pull_type(),
        .staleness = settings_.staleness,
+       .consistent = settings_.consistent,
        .clock = clock_,
        .transfer_timeout = settings_.transfer_timeout_ms,
        .patience = settings_.member_timeout_ms});
@@ -379,6 +380,24 @@ void SessionImpl::check_parameter(Parameter parameter, std::string_view call) co
         fmt::format("{}: {}() of a parameter that is not of this session, or before "
                     "start()",
                     who(), call));
+}
+
+WeightsInfo SessionImpl::weights_info(Parameter parameter) const {
+  check_parameter(parameter, "weights_info");
+  const std::lock_guard lock(board_.mutex);
+  WeightsInfo info;
+  if (board_.versions.empty()) return info;  // none have come yet
+  info.bound = {board_.bound == transport::kUnboundedStaleness ? Bound::kInfinite : board_.bound};
+  bool first = true;
+  for (PartitionId p : layout_->tensors()[parameter.index()].parts) {
+    const Version version = board_.versions[p.value()];
+    info.oldest = first ? version : std::min(info.oldest, version);
+    info.newest = std::max(info.newest, version);
+    info.staleness =
+        std::max(info.staleness, board_.staleness[layout_->parts()[p.value()].server.value()]);
+    first = false;
+  }
+  return info;
 }
 
 std::span<const std::byte> SessionImpl::weights(Parameter parameter) const {

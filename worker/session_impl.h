@@ -49,6 +49,7 @@ class SessionImpl final : public Session {
   bool begin_step() override;
   double loss_scale() const noexcept override { return scaler_.scale(); }
   std::span<const std::byte> weights(Parameter parameter) const override;
+  WeightsInfo weights_info(Parameter parameter) const override;
   Dtype weights_dtype() const noexcept override { return settings_.pull_type(); }
   bool on_device() const noexcept override { return gpu_ != nullptr; }
   const std::byte* device_weights(Parameter parameter) const override;
@@ -118,7 +119,7 @@ class SessionImpl final : public Session {
   TimePoint step_began_;
 
   // Threads are stopped before what they use goes: the order of these members matters.
-  Board board_;
+  mutable Board board_;  // its mutex is locked to read it, too
   std::unique_ptr<ControlPlane> control_;
   std::optional<DataPlane> data_;
   // Casts the gradients into the data plane's memory: one of the two.

@@ -32,7 +32,10 @@ tl::unexpected<Error> impossible(ServerId server, std::string_view what) {
 }  // namespace
 
 StepCore::StepCore(Config config)
-    : shards_(std::move(config.shards)), bound_(config.staleness), clock_(config.clock) {
+    : shards_(std::move(config.shards)),
+      bound_(config.staleness),
+      consistent_(config.consistent),
+      clock_(config.clock) {
   std::size_t end = 0;
   for (const auto& shard : shards_)
     for (PartitionId p : shard) end = std::max<std::size_t>(end, p.value() + std::size_t{1});
@@ -151,7 +154,8 @@ void StepCore::start_pull(Clock clock, Bound bound, bool final, Effects& effects
                      .final = final,
                      .answers = std::vector<Pulling::Answer>(shards_.size()),
                      .seen = std::vector<bool>(owner_.size()),
-                     .incomplete = shards_.size()};
+                     .incomplete = shards_.size(),
+                     .by_server = std::vector<std::uint64_t>(shards_.size())};
   // A finite bound beyond the wire's range is out of reach: a smaller one is met all the same.
   const std::uint32_t staleness = bound.infinite()
                                       ? transport::kUnboundedStaleness
@@ -264,21 +268,45 @@ Result<Effects> StepCore::pulled(ServerId from, const transport::Pulled& message
     pull.changed.push_back(entry.partition);
   }
   if (message.slowest < pull.clock)
-    pull.staleness = std::max(pull.staleness, pull.clock.value() - message.slowest.value());
+    pull.by_server[from.value()] = pull.clock.value() - message.slowest.value();
+  pull.staleness = std::max(pull.staleness, pull.by_server[from.value()]);
+  pull.in_force = std::max(pull.in_force, message.bound);
 
   Effects effects;
   if (answer.entries != *answer.total) return effects;
   answer.complete = true;
   if (--pull.incomplete != 0) return effects;
+  if (const auto parts = consistent_ ? torn() : std::nullopt)
+    return fail(
+        Code::kInternal,
+        fmt::format("the weights for step {} are of more than one cut: partition {} has "
+                    "version {}, partition {} version {}; this is a bug worth reporting",
+                    pull.clock.value(), parts->first.value(), have_[parts->first.value()].value(),
+                    parts->second.value(), have_[parts->second.value()].value()));
   WeightsReady ready{.clock = pull.clock,
                      .staleness = pull.staleness,
                      .violation = !pull.bound.infinite() && pull.staleness > pull.bound.value,
                      .final = pull.final,
-                     .changed = std::move(pull.changed)};
+                     .changed = std::move(pull.changed),
+                     .versions = have_,
+                     .by_server = std::move(pull.by_server),
+                     .bound = pull.in_force};
   pulling_.reset();
   effects.push_back(std::move(ready));
   advance(effects);
   return effects;
+}
+
+// Every update is of all partitions of a server, and every server makes one for each clock that has
+// a gradient: one cut is one version everywhere.
+std::optional<std::pair<PartitionId, PartitionId>> StepCore::torn() const {
+  std::optional<PartitionId> first;
+  for (const auto& shard : shards_)
+    for (PartitionId p : shard) {
+      if (!first) first = p;
+      if (have_[p.value()] != have_[first->value()]) return std::pair{*first, p};
+    }
+  return std::nullopt;
 }
 
 std::string StepCore::waiting_for() const {

@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -71,6 +72,9 @@ struct WeightsReady {
   bool violation = false;       // it exceeds the bound of the pull
   bool final = false;           // answers pull_final()
   std::vector<PartitionId> changed;
+  std::vector<Version> versions;         // by partition
+  std::vector<std::uint64_t> by_server;  // observed staleness
+  std::uint32_t bound = 0;               // in force, the largest; kUnboundedStaleness = inf
 };
 using Effect =
     std::variant<SendPush, SendEnding, SendPull, PayloadsTaken, EndingConfirmed, WeightsReady>;
@@ -81,7 +85,8 @@ class StepCore {
   struct Config {
     std::vector<std::vector<PartitionId>> shards;  // by server; a server may have none
     Bound staleness;
-    Clock clock;  // steps done already: above 0 after a resume
+    bool consistent = false;  // every pull must be of one cut
+    Clock clock;              // steps done already: above 0 after a resume
   };
   explicit StepCore(Config config);
 
@@ -138,15 +143,20 @@ class StepCore {
     std::vector<bool> seen;       // by partition
     std::size_t incomplete = 0;   // servers
     std::uint64_t staleness = 0;
+    std::vector<std::uint64_t> by_server;
+    std::uint32_t in_force = 0;
     std::vector<PartitionId> changed;
   };
 
   bool owns(ServerId server, PartitionId partition) const noexcept;
   void advance(Effects& effects);
+  // Two partitions whose weights are not of one cut, or nothing.
+  std::optional<std::pair<PartitionId, PartitionId>> torn() const;
   void start_pull(Clock clock, Bound bound, bool final, Effects& effects);
 
   const std::vector<std::vector<PartitionId>> shards_;
   const Bound bound_;
+  const bool consistent_;
   std::vector<std::optional<ServerId>> owner_;  // by partition
   std::size_t partitions_ = 0;
   std::vector<Version> have_;

@@ -98,6 +98,8 @@ void check(const LaunchPlan& plan) {
                       plan.job.checkpoint_every));
   }
   if (auto status = plan.job.check(); !status) bad(status.error().message);
+  if (auto status = plan.job.check_members(run.servers, run.workers); !status)
+    bad(status.error().message);
   for (const Injection& injection : plan.injections) {
     const std::uint32_t count = injection.server ? run.servers : run.workers;
     const char* role = injection.server ? "server" : "worker";

@@ -318,6 +318,7 @@ void World::apply(std::size_t s, const server::Apply& update) {
   Server& server = servers_[s];
   if (!server.applying.empty() || !server.folding.empty()) broken("two updates at once");
   for (const server::Sum& sum : update.sums) add(s, sum, update.clock);
+  server.updates += update.sums.size();
   if (cutting(server)) server.cut_clocks = update.clock.next().value();
   if (per_clock_ && !cutting(server))
     for (const StepId& step : server.ended)
@@ -469,19 +470,23 @@ void World::answer(std::size_t s, const server::AnswerPull& pull) {
         "ended step {}, the quorum is {}",
         s, pull.worker.value(), clock, staleness_.value, with_clock, needs - 1, quorum_));
   // The weights are written as the update leaves them, and the answer comes after the last.
-  const auto send = [this, s, to = pull.worker, request = pull.request] { pulled(s, to, request); };
+  const auto send = [this, s, to = pull.worker, request = pull.request, updates = server.updates] {
+    pulled(s, to, request, updates);
+  };
   if (server.applying.empty())
     send();
   else
     server.answers.emplace_back(send);
 }
 
-void World::pulled(std::size_t s, WorkerId to, std::uint32_t request) {
-  to_worker(to, [this, s, request](Worker& worker) {
+void World::pulled(std::size_t s, WorkerId to, std::uint32_t request, std::uint64_t updates) {
+  to_worker(to, [this, s, request, updates](Worker& worker) {
     if (request != worker.request || worker.pushing) return;
-    worker.answered.insert(s);
-    for (std::size_t n = 0; n < server_count_; ++n)
-      if (!worker.answered.contains(n)) return;
+    worker.answered[s] = updates;
+    if (worker.answered.size() < server_count_) return;
+    if (per_clock_ && quorum_ == 0 && staleness_ == Bound{0})
+      for (const auto& [server, theirs] : worker.answered)
+        if (theirs != updates) broken("the weights of a step are of more than one cut");
     worker.answered.clear();
     worker.initial_done = true;
     events_.soon(kCompute * worker.slowness, [this, &worker] {

@@ -12,6 +12,7 @@
 //   samples     every contribution weighs as many samples as it has
 //   late        what has come before a clock is applied is in by then, also what belongs to an
 //               earlier one
+//   one cut     where consistent = true is allowed, all servers answer a pull with the same updates
 //   progress    everybody who lives comes to the end
 #pragma once
 
@@ -59,7 +60,7 @@ class World {
     std::uint64_t clock = 0;  // the step it computes, or waits to compute
     bool alive = true, crash_at_random = false, finished = false, initial_done = false;
     std::uint32_t request = 0;
-    std::set<std::size_t> answered;                  // servers that answered the pull
+    std::map<std::size_t, std::uint64_t> answered;   // servers that answered the pull: updates
     std::set<std::uint32_t> initial_taken;           // partitions of its initial values
     std::set<std::size_t> initial_pending;           // servers that have not confirmed these
     bool weights = false;                            // of its next step are there
@@ -86,6 +87,7 @@ class World {
     std::uint64_t cut_clocks = 0;                // applied so far when a cut last asked for one
     std::map<WorkerId, Clock> most_ended;  // that abandoned step included which its death undid
     std::uint64_t view = 0;                // the news that it acts on
+    std::uint64_t updates = 0;             // in this run
     int stage = 0;                         // of the checkpoint, by those news
     std::map<std::string, Snapshot> snapshots;
   };
@@ -126,7 +128,7 @@ class World {
   void fold(std::size_t server, const server::FoldLate& fold);
   bool cutting(const Server& server) const;
   void answer(std::size_t server, const server::AnswerPull& pull);
-  void pulled(std::size_t server, WorkerId worker, std::uint32_t request);
+  void pulled(std::size_t server, WorkerId worker, std::uint32_t request, std::uint64_t updates);
   void snapshot(std::size_t server, const server::TakeSnapshot& taken);
   void check_progress(Server& server) const;
   bool holds(const Server& server, WorkerId worker, std::uint64_t clock) const;

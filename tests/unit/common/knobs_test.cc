@@ -85,6 +85,22 @@ TEST_CASE_FIXTURE(Fixture, "a quorum goes with clocks, a grace time with a quoru
   CHECK(!knobs.set("grace_ms", "soon", "flag"));
 }
 
+TEST_CASE_FIXTURE(Fixture, "what needs other members is refused") {
+  settings.consistent = true;
+  CHECK(settings.check_members(1, 4));
+  CHECK(error_of(settings.check_members(2, 4)).find("needs update = per_clock") !=
+        std::string::npos);
+  REQUIRE(knobs.set("update", "per_clock", "flag"));
+  CHECK(settings.check_members(2, 4));
+  settings.staleness = {1};
+  CHECK(!settings.check_members(2, 4));
+  settings.staleness = {0};
+  settings.quorum = 4;
+  CHECK(settings.check_members(1, 4));
+  CHECK(!settings.check_members(2, 4));
+  CHECK(error_of(settings.check_members(1, 3)).find("the job's 3 workers") != std::string::npos);
+}
+
 TEST_CASE_FIXTURE(Fixture, "a bound may be chosen within two others") {
   REQUIRE(knobs.set("staleness", "auto:1..8", "flag"));
   CHECK(settings.staleness.value == 8);

@@ -218,6 +218,32 @@ TEST_CASE("weights are ready when every server answered, with the largest stalen
   CHECK(core.waiting_for() == "");
 }
 
+TEST_CASE("weights say, by partition and server, how new they are") {
+  StepCore core = core_at(5);
+  const auto pulls = of<SendPull>(core.pull_first().value());
+  REQUIRE(core.pulled(server(0), answer(pulls[0], 4, 3)));
+  REQUIRE(core.pulled(server(2), answer(pulls[2], 9, 0)));
+  transport::Pulled last = answer(pulls[1], 3, 2);
+  last.bound = 4;
+  const auto ready = of<WeightsReady>(core.pulled(server(1), last).value());
+  REQUIRE(ready.size() == 1);
+  CHECK(ready[0].versions == std::vector{Version(3), Version(2), Version(3)});
+  CHECK(ready[0].by_server == std::vector<std::uint64_t>{1, 2, 0});
+  CHECK(ready[0].bound == 4);
+}
+
+TEST_CASE("a pull of more than one cut is an error where one cut is promised") {
+  for (const std::uint64_t second : {3, 4}) {
+    StepCore core({.shards = {{part(0), part(2)}, {part(1)}, {}}, .consistent = true});
+    const auto pulls = of<SendPull>(core.pull_first().value());
+    REQUIRE(core.pulled(server(0), answer(pulls[0], 0, 3)));
+    REQUIRE(core.pulled(server(2), answer(pulls[2], 0, 0)));
+    const auto last = core.pulled(server(1), answer(pulls[1], 0, second));
+    CHECK(last.has_value() == (second == 3));
+    if (!last) CHECK(last.error().message.find("more than one cut") != std::string::npos);
+  }
+}
+
 TEST_CASE("staleness beyond the bound is a violation; without a bound nothing is") {
   for (const auto& [bound, violation] :
        {std::pair{Bound{1}, true}, {Bound{2}, false}, {Bound{Bound::kInfinite}, false}}) {
