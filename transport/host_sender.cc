@@ -8,6 +8,8 @@
 #include <tuple>
 #include <utility>
 
+#include "transport/host_copy.h"
+
 namespace leeway::transport {
 namespace {
 
@@ -15,6 +17,8 @@ namespace {
 constexpr std::size_t kSlice = std::size_t{512} << 10;
 // Shorter ones are copied when they are posted.
 constexpr std::size_t kAtOnce = std::size_t{16} << 10;
+// A memory of the peer's of so many bytes is more than the caches keep until its end is copied.
+constexpr std::size_t kBeyondCaches = std::size_t{16} << 20;
 // Of one look at a socket.
 constexpr int kPacketsAtOnce = 64;
 
@@ -162,10 +166,13 @@ Status HostSender::copy(Transfer& transfer) {
   if (!prepared) return prepared;
   std::byte* const here = transfer.local.data + transfer.copied;
   std::byte* const there = mapping.data() + offset;
-  if (transfer.direction == Direction::kRead)
-    std::memcpy(here, there, size);
+  const bool read = transfer.direction == Direction::kRead;
+  std::byte* const to = read ? here : there;
+  const std::byte* const from = read ? there : here;
+  if (transfer.memory->bytes >= kBeyondCaches && transfer.local.size > kAtOnce)
+    copy_past_caches(to, from, size);
   else
-    std::memcpy(there, here, size);
+    std::memcpy(to, from, size);
   transfer.copied += size;
   return {};
 }

@@ -1,7 +1,7 @@
 // Tasks that other threads hand to the endpoint's: bounded, in order of posting, with a wake-up.
 //
-// post() from any thread; take() and close() from the owner. Guarded by its mutex; `ready_` is the
-// owner's way of asking without taking it.
+// post() and close() from any thread; take() from the owner. Guarded by its mutex; `ready_` and
+// `closed_` are the owner's way of asking without taking it.
 #pragma once
 
 #include <atomic>
@@ -48,17 +48,13 @@ class TaskQueue {
     }
     room_.notify_all();
   }
-  bool closed() const {
-    const std::lock_guard lock(mutex_);
-    return closed_;
-  }
+  bool closed() const noexcept { return closed_.load(std::memory_order_acquire); }
 
  private:
   mutable std::mutex mutex_;
   std::condition_variable room_;
   std::vector<Task> tasks_;
-  bool closed_ = false;
-  std::atomic<bool> ready_{false};
+  std::atomic<bool> ready_{false}, closed_{false};
 };
 
 }  // namespace leeway::transport

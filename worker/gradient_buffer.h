@@ -3,7 +3,7 @@
 //
 // Called from the program's thread. The layout and the target outlive it. A step's bytes may be
 // overwritten once begin_step() of the next returned: its weights come after every payload of the
-// step was taken, so there is nothing to wait for here.
+// step was applied, or copied, so there is nothing to wait for here.
 #pragma once
 
 #include <cstddef>

@@ -16,7 +16,8 @@ namespace leeway::bench {
 namespace {
 
 constexpr std::size_t kElements = 4;  // 8 bytes of FP16
-constexpr std::size_t kSpinning = 500, kSleeping = 20;
+// So many that the scheduler has time to give the two ends a core each.
+constexpr std::size_t kSpinning = 10000, kSleeping = 20;
 constexpr milliseconds kPause{20};
 constexpr std::chrono::seconds kIdle{2};
 constexpr double kIdleLimit = 2;  // percent of a core
