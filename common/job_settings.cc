@@ -46,6 +46,7 @@ void JobSettings::describe(Knobs& k) {
         "weights "
         "for each worker; 0 = off");
   k.add("pull_dtype", pull_dtype, "how weights travel to the workers");
+  k.add("gradient_codec", gradient_codec, "how gradients travel to the servers");
   k.add("checksum", checksum, "of pushed payloads: servers verify what they read");
   k.add("loss_scale_initial", loss_scale_initial, "a power of two",
         "the loss is multiplied by this so that FP16 gradients do not vanish");
@@ -77,6 +78,13 @@ Optimizer JobSettings::optimizer_type() const {
 
 bool JobSettings::decays(std::string_view tensor) const {
   return weight_decay != 0 && !matches_any(weight_decay_skip, tensor);
+}
+
+GradientCodec JobSettings::gradients() const {
+  GradientCodec codec;
+  for (const NamedCodec& known : kGradientCodecs)
+    if (known.name == gradient_codec.value) codec.codec = known.codec;
+  return codec;
 }
 
 Result<JobSettings> JobSettings::from_values(const std::map<std::string, std::string>& values) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "common/codec.h"
 #include "common/knobs.h"
 #include "common/optimizer.h"
 #include "common/tensor.h"
@@ -46,6 +47,7 @@ struct JobSettings {
 
   // Numbers on the wire.
   Choice pull_dtype{"f16", {"f16", "bf16", "f32"}};
+  Choice gradient_codec{"f16", {"f16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8"}};
   Choice checksum{"off", {"off", "crc32c"}};
   double loss_scale_initial = 1024.0;
   double loss_scale_min = 1.0;
@@ -71,6 +73,7 @@ struct JobSettings {
   Dtype pull_type() const;
   Optimizer optimizer_type() const;
   bool decays(std::string_view tensor) const;  // weight_decay applies to it
+  GradientCodec gradients() const;
   bool per_clock() const { return update.value == "per_clock"; }
 
   // From what the scheduler sent: a name that is not known or a value that does not parse means

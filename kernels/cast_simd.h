@@ -6,28 +6,38 @@
 
 namespace leeway::kernels::simd {
 
-// The smallest magnitude that rounds to an infinite half.
+// The smallest magnitudes that round to an infinity.
 constexpr float kHalfOverflow = 65520.0f;
+constexpr float kBfloat16Overflow = 0x1.FFp127f;
 
-template <typename V>
-bool scale_to_half(const float* in, std::size_t elements, float scale, Half* out) {
+template <typename T>
+constexpr bool kIsHalf = false;
+template <>
+inline constexpr bool kIsHalf<Half> = true;
+
+template <typename V, typename T>
+bool scale_to(const float* in, std::size_t elements, float scale, T* out) {
+  constexpr bool kHalf = kIsHalf<T>;
   const auto factor = V::set(scale);
-  const auto limit = V::set(kHalfOverflow);
+  const auto limit = V::set(kHalf ? kHalfOverflow : kBfloat16Overflow);
   auto bad = V::none();
   const auto one = [&](const float* from) {
     const auto product = V::load(from) * factor;
     bad = V::any_of(bad, V::not_less(V::absolute(product), limit));
-    return V::to_half(product);
+    if constexpr (kHalf)
+      return V::to_half(product);
+    else
+      return V::to_bfloat16(product);
   };
   const auto partial = [&](std::size_t at, std::size_t count) {
     const Padded<V, float> padded(in + at, count);
-    Padded<V, Half> result;
+    Padded<V, T> result;
     V::store_packed(result.values, one(padded.values));
     result.copy_to(out + at, count);
   };
   std::size_t i = 0;
-  if (elements * sizeof(Half) >= kStreamBytes) {
-    i = elements_to_alignment<V>(out, sizeof(Half), elements);
+  if (elements * sizeof(T) >= kStreamBytes) {
+    i = elements_to_alignment<V>(out, sizeof(T), elements);
     partial(0, i);
     for (; i + V::kWidth <= elements; i += V::kWidth) V::stream_packed(out + i, one(in + i));
     V::fence();
@@ -36,6 +46,16 @@ bool scale_to_half(const float* in, std::size_t elements, float scale, Half* out
   }
   if (i < elements) partial(i, elements - i);
   return !V::any(bad);
+}
+
+template <typename V>
+bool scale_to_half(const float* in, std::size_t elements, float scale, Half* out) {
+  return scale_to<V>(in, elements, scale, out);
+}
+
+template <typename V>
+bool encode_bf16(const float* in, std::size_t elements, float scale, Bfloat16* out) {
+  return scale_to<V>(in, elements, scale, out);
 }
 
 template <typename V, bool kHalf>

@@ -13,6 +13,8 @@ const CpuKernels& scalar_kernels() noexcept {
       scalar::scale_to_half,
       scalar::narrow,
       scalar::widen,
+      scalar::encode_bf16,
+      scalar::encode_blocks,
       scalar::update,
       scalar::bias_activation,
       scalar::relu_backward,

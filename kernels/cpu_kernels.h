@@ -24,6 +24,10 @@ struct CpuKernels {
   bool (*scale_to_half)(const float* in, std::size_t elements, float scale, Half* out);
   void (*narrow)(const float* in, std::size_t elements, Dtype dtype, std::byte* out);
   void (*widen)(const std::byte* in, std::size_t elements, Dtype dtype, float* out);
+  // kernels/codec.h. `scales` starts with the block that the first element begins.
+  bool (*encode_bf16)(const float* in, std::size_t elements, float scale, Bfloat16* out);
+  bool (*encode_blocks)(Codec codec, const float* in, std::size_t elements, float scale,
+                        std::byte* out, std::byte* scales);
   // Of the same arrays, one after the other; the last is published.
   void (*update)(const UpdatePlan* plans, std::size_t count);
   void (*bias_activation)(std::int64_t rows, std::int64_t columns, const float* z, const Half* bias,

@@ -8,7 +8,10 @@ namespace leeway::kernels::LEEWAY_DEVICE {
 
 // Element i as it travelled, before inverse_scale.
 __device__ inline float load_gradient(const Gradient& gradient, std::int64_t i) {
-  return load_element(gradient.data, gradient.dtype, i);
+  if (gradient.codec == Codec::kF32) return load_element(gradient.data, Dtype::kF32, i);
+  if (gradient.codec == Codec::kF16) return load_element(gradient.data, Dtype::kF16, i);
+  if (gradient.codec == Codec::kBf16) return load_element(gradient.data, Dtype::kBf16, i);
+  return decode::element(gradient, static_cast<std::uint64_t>(i));
 }
 
 }  // namespace leeway::kernels::LEEWAY_DEVICE

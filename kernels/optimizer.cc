@@ -36,7 +36,7 @@ void update_all(const UpdatePlan& plan, bool publish) {
         g = g + x;
         continue;
       }
-      const Gradient then{.data = gradient.then, .dtype = plan.publish_dtype};
+      const Gradient then{.data = gradient.then, .codec = codec_of(plan.publish_dtype)};
       g = g + compensate<Scalar>(plan.coefficients.delay_compensation, 0.0f + x, plan.master[i],
                                  0.0f + load_element(then, i));
     }

@@ -78,7 +78,10 @@ void add_compensated(const UpdatePlan& plan, const Gradient& gradient, std::size
   alignas(64) float x[kUpdateBlock];
   alignas(64) float then[kUpdateBlock];
   add_gradient<V, true>(gradient, at, count, x);
-  add_gradient<V, true>({.data = gradient.then, .dtype = plan.publish_dtype}, at, count, then);
+  const Codec codec = plan.publish_dtype == Dtype::kF32   ? Codec::kF32
+                      : plan.publish_dtype == Dtype::kF16 ? Codec::kF16
+                                                          : Codec::kBf16;
+  add_gradient<V, true>({.data = gradient.then, .codec = codec}, at, count, then);
   const auto lambda = V::set(plan.coefficients.delay_compensation);
   const auto add = [&](std::size_t i, const float* master) {
     const auto before = kFirst ? V::set(0.0f) : V::load(sums + i);
@@ -105,7 +108,7 @@ void update_block(const UpdatePlan& plan, const Step<V, kOptimizer>& step, std::
   alignas(64) float sums[kUpdateBlock];
   const Gradient& first = plan.gradients[0];
   const bool single =
-      plan.gradient_count == 1 && first.dtype == Dtype::kF16 && first.then == nullptr;
+      plan.gradient_count == 1 && first.codec == Codec::kF16 && first.then == nullptr;
   const auto run = [&](auto gradient_at) {
     std::size_t i = 0;
     for (; i + V::kWidth <= count; i += V::kWidth) {
@@ -120,7 +123,7 @@ void update_block(const UpdatePlan& plan, const Step<V, kOptimizer>& step, std::
   if (single) {
     const auto scale = V::set(first.inverse_scale);
     i = run([&](std::size_t k) {
-      return V::set(0.0f) + load_gradient<V, Dtype::kF16>(first.data, at + k) * scale;
+      return V::set(0.0f) + load_gradient<V, Codec::kF16>(first.data + (at + k) * 2) * scale;
     });
     if (i < count) add_gradient<V, true>(first, at + i, count - i, sums + i);
   } else {

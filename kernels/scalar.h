@@ -10,6 +10,9 @@ namespace leeway::kernels::scalar {
 bool scale_to_half(const float* in, std::size_t elements, float scale, Half* out);
 void narrow(const float* in, std::size_t elements, Dtype dtype, std::byte* out);
 void widen(const std::byte* in, std::size_t elements, Dtype dtype, float* out);
+bool encode_bf16(const float* in, std::size_t elements, float scale, Bfloat16* out);
+bool encode_blocks(Codec codec, const float* in, std::size_t elements, float scale, std::byte* out,
+                   std::byte* scales);
 void update(const UpdatePlan* plans, std::size_t count);
 void bias_activation(std::int64_t rows, std::int64_t columns, const float* z, const Half* bias,
                      bool relu, Half* out);

@@ -7,6 +7,7 @@
 #include "kernels/bias_activation_simd.h"
 #include "kernels/bias_gradient_simd.h"
 #include "kernels/cast_simd.h"
+#include "kernels/codec_simd.h"
 #include "kernels/cpu_kernels.h"
 #include "kernels/optimizer_simd.h"
 #include "kernels/relu_backward_simd.h"
@@ -21,6 +22,8 @@ constexpr CpuKernels simd_table(const char* name) {
       simd::scale_to_half<V>,
       simd::narrow<V>,
       simd::widen<V>,
+      simd::encode_bf16<V>,
+      simd::encode_blocks<V>,
       simd::update<V>,
       simd::bias_activation<V>,
       simd::relu_backward<V>,

@@ -61,6 +61,55 @@ struct Avx2 {
     return _mm256_castsi256_si128(packed);
   }
   static void fence() { _mm_sfence(); }
+
+  // Eight codes of one byte. E5M2 is the upper half of FP16; E4M3 shifted to FP16's fields is 2^8
+  // too small, subnormals included.
+  static __m128i load_codes(const void* p) {
+    return _mm_loadl_epi64(static_cast<const __m128i*>(p));
+  }
+  static F from_e5m2(const void* p) {
+    return from_half(_mm_slli_epi16(_mm_cvtepu8_epi16(load_codes(p)), 8));
+  }
+  static F from_e4m3(const void* p) {
+    const __m128i codes = _mm_cvtepi8_epi16(load_codes(p));
+    const __m128i sign = _mm_and_si128(codes, _mm_set1_epi16(static_cast<short>(0x8000)));
+    const __m128i magnitude = _mm_slli_epi16(_mm_and_si128(codes, _mm_set1_epi16(0x7F)), 7);
+    return from_half(_mm_or_si128(sign, magnitude)) * set(256.0f);
+  }
+  static F from_int8(const void* p) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(load_codes(p)));
+  }
+  // The low byte of each.
+  static void store_codes(void* p, __m256i x) {
+    const __m256i low = _mm256_and_si256(x, _mm256_set1_epi32(0xFF));
+    const __m128i words =
+        _mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1));
+    _mm_storel_epi64(static_cast<__m128i*>(p), _mm_packus_epi16(words, words));
+  }
+  template <int kMantissa, int kBias>
+  static void store_fp8(void* p, F x) {
+    const __m256i bits = _mm256_castps_si256(x);
+    const __m256i magnitude = _mm256_and_si256(bits, _mm256_set1_epi32(0x7FFFFFFF));
+    const __m256i odd =
+        _mm256_and_si256(_mm256_srli_epi32(magnitude, 23 - kMantissa), _mm256_set1_epi32(1));
+    const __m256i half = _mm256_set1_epi32((1 << (22 - kMantissa)) - 1);
+    const __m256i normal = _mm256_sub_epi32(
+        _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(magnitude, half), odd), 23 - kMantissa),
+        _mm256_set1_epi32((127 - kBias) << kMantissa));
+    const __m256i anchor = _mm256_set1_epi32((151 - kBias - kMantissa) << 23);
+    const __m256i subnormal = _mm256_sub_epi32(
+        _mm256_castps_si256(_mm256_castsi256_ps(magnitude) + _mm256_castsi256_ps(anchor)), anchor);
+    const __m256i small = _mm256_cmpgt_epi32(_mm256_set1_epi32((128 - kBias) << 23), magnitude);
+    const __m256i sign = _mm256_and_si256(_mm256_srli_epi32(bits, 24), _mm256_set1_epi32(0x80));
+    store_codes(p, _mm256_or_si256(_mm256_blendv_epi8(normal, subnormal, small), sign));
+  }
+  static void store_int8(void* p, F x) { store_codes(p, _mm256_cvtps_epi32(x)); }
+  static float largest(F x) {
+    __m128 most = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    most = _mm_max_ps(most, _mm_movehl_ps(most, most));
+    return _mm_cvtss_f32(_mm_max_ss(most, _mm_shuffle_ps(most, most, 1)));
+  }
+  static F clamp(F x, F low, F high) { return _mm256_min_ps(_mm256_max_ps(x, low), high); }
 };
 
 }  // namespace

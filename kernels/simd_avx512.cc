@@ -56,6 +56,49 @@ struct Avx512 {
     return _mm512_cvtepi32_epi16(_mm512_mask_or_epi32(rounded, nan, high, _mm512_set1_epi32(0x40)));
   }
   static void fence() { _mm_sfence(); }
+
+  // Sixteen codes of one byte. E5M2 is the upper half of FP16; E4M3 shifted to FP16's fields is 2^8
+  // too small, subnormals included.
+  static __m128i load_codes(const void* p) {
+    return _mm_loadu_si128(static_cast<const __m128i*>(p));
+  }
+  static F from_e5m2(const void* p) {
+    return from_half(_mm256_slli_epi16(_mm256_cvtepu8_epi16(load_codes(p)), 8));
+  }
+  static F from_e4m3(const void* p) {
+    const __m256i codes = _mm256_cvtepi8_epi16(load_codes(p));
+    const __m256i sign = _mm256_and_si256(codes, _mm256_set1_epi16(static_cast<short>(0x8000)));
+    const __m256i magnitude =
+        _mm256_slli_epi16(_mm256_and_si256(codes, _mm256_set1_epi16(0x7F)), 7);
+    return from_half(_mm256_or_si256(sign, magnitude)) * set(256.0f);
+  }
+  static F from_int8(const void* p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load_codes(p)));
+  }
+  // The low byte of each.
+  static void store_codes(void* p, __m512i x) {
+    _mm_storeu_si128(static_cast<__m128i*>(p), _mm512_cvtepi32_epi8(x));
+  }
+  template <int kMantissa, int kBias>
+  static void store_fp8(void* p, F x) {
+    const __m512i bits = _mm512_castps_si512(x);
+    const __m512i magnitude = _mm512_and_si512(bits, _mm512_set1_epi32(0x7FFFFFFF));
+    const __m512i odd =
+        _mm512_and_si512(_mm512_srli_epi32(magnitude, 23 - kMantissa), _mm512_set1_epi32(1));
+    const __m512i half = _mm512_set1_epi32((1 << (22 - kMantissa)) - 1);
+    const __m512i normal = _mm512_sub_epi32(
+        _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(magnitude, half), odd), 23 - kMantissa),
+        _mm512_set1_epi32((127 - kBias) << kMantissa));
+    const __m512i anchor = _mm512_set1_epi32((151 - kBias - kMantissa) << 23);
+    const __m512i subnormal = _mm512_sub_epi32(
+        _mm512_castps_si512(_mm512_castsi512_ps(magnitude) + _mm512_castsi512_ps(anchor)), anchor);
+    const Mask small = _mm512_cmplt_epi32_mask(magnitude, _mm512_set1_epi32((128 - kBias) << 23));
+    const __m512i sign = _mm512_and_si512(_mm512_srli_epi32(bits, 24), _mm512_set1_epi32(0x80));
+    store_codes(p, _mm512_or_si512(_mm512_mask_mov_epi32(normal, small, subnormal), sign));
+  }
+  static void store_int8(void* p, F x) { store_codes(p, _mm512_cvtps_epi32(x)); }
+  static float largest(F x) { return _mm512_reduce_max_ps(x); }
+  static F clamp(F x, F low, F high) { return _mm512_min_ps(_mm512_max_ps(x, low), high); }
 };
 
 }  // namespace

@@ -9,12 +9,7 @@
 #include <type_traits>
 
 #include "common/optimizer.h"
-
-#ifdef __CUDACC__
-#define LEEWAY_HOST_DEVICE __host__ __device__
-#else
-#define LEEWAY_HOST_DEVICE
-#endif
+#include "kernels/host_device.h"
 
 namespace leeway::kernels {
 

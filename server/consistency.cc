@@ -5,6 +5,8 @@
 #include <cmath>
 #include <utility>
 
+#include "kernels/codec.h"
+
 namespace leeway::server {
 
 using transport::Codec;
@@ -92,22 +94,24 @@ WorkerState* Consistency::check(const Sender& sender, Effects& effects) const {
 
 // --- PUSH ------------------------------------------------------------------------------------
 
-std::string Consistency::entry_error(const transport::Push::Entry& entry,
-                                     LocalPartition partition) const {
+std::string Consistency::entry_error(const transport::Push::Entry& entry, LocalPartition partition,
+                                     std::span<const std::byte> inlined) const {
   const std::uint64_t elements = config_.partitions[partition].elements;
-  const Codec codec = entry.initial ? Codec::kF32 : Codec::kF16;
-  if (entry.codec != codec)
+  const GradientCodec codec = entry.initial ? GradientCodec{Codec::kF32} : config_.codec;
+  if (entry.codec != codec.codec)
     return fmt::format("partition {} comes in codec {}, {} must be {}", entry.partition.value(),
-                       static_cast<int>(entry.codec),
-                       entry.initial ? "initial values" : "gradients",
-                       entry.initial ? "FP32" : "FP16");
-  const std::uint64_t bytes = elements * (entry.initial ? 4 : 2);
+                       to_string(entry.codec), entry.initial ? "initial values" : "gradients",
+                       to_string(codec.codec));
+  const std::uint64_t bytes = codec.bytes(elements);
   if (entry.bytes != bytes)
     return fmt::format("partition {} comes with {} bytes, it has {} elements = {} bytes",
                        entry.partition.value(), entry.bytes, elements, bytes);
   if (!std::isfinite(entry.scale) || !(entry.scale > 0))
     return fmt::format("partition {} has scale {}, which is not a positive number",
                        entry.partition.value(), entry.scale);
+  if (entry.inlined)
+    if (const std::string error = kernels::payload_error(codec, inlined, elements); !error.empty())
+      return fmt::format("partition {}: {}", entry.partition.value(), error);
   return {};
 }
 
@@ -149,7 +153,7 @@ void Consistency::push_entry(const Sender& sender, WorkerState& worker, const tr
                      fmt::format("partition {} is not on this server", entry.partition.value()),
                      effects);
   const LocalPartition partition = found->second;
-  if (std::string error = entry_error(entry, partition); !error.empty())
+  if (std::string error = entry_error(entry, partition, inlined); !error.empty())
     return violation(sender, std::move(error), effects);
 
   const StepId step{id, push.clock};

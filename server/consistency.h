@@ -52,6 +52,7 @@ struct CoreConfig {
   std::uint32_t quorum = 0;  // 0 = all
   Grace grace;
   Bound staleness;
+  GradientCodec codec;
   std::uint32_t slabs = 1;
   // With fewer left, steps could wait for ever; one for each worker that may ask is always enough.
   std::uint32_t minimal_slabs = 1;
@@ -120,7 +121,8 @@ class Consistency {
                   const transport::Push::Entry& entry, std::span<const std::byte> inlined,
                   TimePoint now, Effects& effects);
   // Why the entry cannot be taken, or "".
-  std::string entry_error(const transport::Push::Entry& entry, LocalPartition partition) const;
+  std::string entry_error(const transport::Push::Entry& entry, LocalPartition partition,
+                          std::span<const std::byte> inlined) const;
   OpenStep& open_step(std::optional<OpenStep>& slot, Clock clock, TimePoint now);
   void start_read(StepId step, OpenStep& open, LocalPartition partition, bool initial,
                   Effects& effects);

@@ -8,6 +8,7 @@
 
 #include "common/half.h"
 #include "common/log.h"
+#include "kernels/codec.h"
 #include "server/engine_parts.h"
 #include "transport/crc32c.h"
 
@@ -257,7 +258,16 @@ void Engine::verified(const ReadPayload& read, bool again, bool good) {
                  "it does not match its CRC32C, twice: its memory or the way damages bytes")});
 }
 
-void Engine::end_read(const ReadPayload& read, const transport::Outcome& outcome) {
+void Engine::end_read(const ReadPayload& read, transport::Outcome outcome) {
+  if (outcome.status && !read.initial) {
+    const std::string error =
+        kernels::payload_error(layout_.shape().codec, shard_->payload(read.partition, read.slab),
+                               shard_->elements(read.partition));
+    if (!error.empty())
+      outcome.status =
+          fail(Code::kDataLoss,
+               fmt::format("partition {}: {}", bundles_[read.partition].id.value(), error));
+  }
   if (outcome.status) report_.bytes_read += read.bytes;
   run(core_->read_done(read, outcome.status.has_value(), outcome.memory_released,
                        outcome.status ? std::string() : outcome.status.error().message,

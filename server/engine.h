@@ -122,7 +122,7 @@ class Engine {
   void verify(const ReadPayload& read, std::shared_ptr<const std::byte> payload, bool again);
   void keep_in_slab(LocalPartition partition, std::uint32_t slab);
   void verified(const ReadPayload& read, bool again, bool good);
-  void end_read(const ReadPayload& read, const transport::Outcome& outcome);
+  void end_read(const ReadPayload& read, transport::Outcome outcome);
   void carry_out(StorePayload& effect);
   void carry_out(SendTaken& effect);
   void carry_out(SendCommitted& effect);

@@ -46,6 +46,7 @@ ShardLayout layout_of(const EngineConfig& config, const std::vector<transport::B
     throw ConfigError(fits.error().message);
   ShardShape shape{.state_arrays = state_arrays(config.settings.optimizer_type()),
                    .pull_dtype = config.settings.pull_type(),
+                   .codec = config.settings.gradients(),
                    .late_sum = config.settings.quorum != 0};
   if (config.settings.delay_compensation != 0)
     shape.remembered = static_cast<std::uint32_t>(config.workers.size());
@@ -158,6 +159,7 @@ std::unique_ptr<Consistency> Engine::make_core() const {
                   .quorum = config_.settings.quorum,
                   .grace = config_.settings.grace_ms,
                   .staleness = config_.settings.staleness,
+                  .codec = config_.settings.gradients(),
                   .slabs = layout_.slabs(),
                   .minimal_slabs = rule_of(config_).minimum(),
                   .only_server = config_.servers == 1,

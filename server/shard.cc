@@ -6,6 +6,7 @@
 
 #include "common/result.h"
 #include "kernels/cast.h"
+#include "kernels/codec.h"
 
 namespace leeway::server {
 
@@ -78,9 +79,10 @@ void Shard::read_from(LocalPartition p, std::uint32_t slab, const std::byte* els
   elsewhere_[slab * entries_.size() + p] = elsewhere;
 }
 
-const std::byte* Shard::payload(LocalPartition p, std::uint32_t slab) const {
+std::span<const std::byte> Shard::payload(LocalPartition p, std::uint32_t slab) const {
   const std::byte* const elsewhere = elsewhere_[slab * entries_.size() + p];
-  return elsewhere != nullptr ? elsewhere : blocks_.slabs.data() + layout_.slab(p, slab).offset;
+  const auto place = layout_.slab(p, slab);
+  return {elsewhere != nullptr ? elsewhere : blocks_.slabs.data() + place.offset, place.bytes};
 }
 
 void Shard::publish_partition(LocalPartition p) {
@@ -92,10 +94,11 @@ std::byte* Shard::late_sum(LocalPartition p) const {
 }
 
 kernels::Gradient Shard::gradient(LocalPartition p, const Contribution& contribution) const {
-  return {.data = payload(p, contribution.slab),
-          .dtype = Dtype::kF16,
-          .inverse_scale = contribution.factor / contribution.scales[p],
-          .then = then(p, contribution.step.worker)};
+  kernels::Gradient gradient =
+      kernels::read_gradient(layout_.shape().codec, payload(p, contribution.slab).data(),
+                             elements(p), contribution.factor / contribution.scales[p]);
+  gradient.then = then(p, contribution.step.worker);
+  return gradient;
 }
 
 void Shard::fold_late(LocalPartition p, const FoldLate& fold) {
@@ -119,7 +122,7 @@ void Shard::update_partition(LocalPartition p, kernels::Optimizer optimizer,
   for (const Sum& sum : sums) {
     const std::size_t before = gradients.size();
     if (sum.late != 0)
-      gradients.push_back({.data = late_sum(p), .dtype = Dtype::kF32, .inverse_scale = sum.late});
+      gradients.push_back({.data = late_sum(p), .codec = Codec::kF32, .inverse_scale = sum.late});
     for (const Contribution& contribution : sum.contributions)
       gradients.push_back(gradient(p, contribution));
     counts.push_back(gradients.size() - before);

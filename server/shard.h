@@ -51,6 +51,8 @@ class Shard {
   // Where an update finds this partition's gradient of that slab: in the slab, or, when not null,
   // at `elsewhere`. Not while an update that has it runs.
   void read_from(LocalPartition p, std::uint32_t slab, const std::byte* elsewhere);
+  // There, as long as the codec says.
+  std::span<const std::byte> payload(LocalPartition p, std::uint32_t slab) const;
   // Both copies are taken to hold this version (restored).
   void set_version(LocalPartition p, Version version) { entries_[p].version = version; }
 
@@ -78,7 +80,6 @@ class Shard {
   const std::byte* then(LocalPartition p, WorkerId worker) const;
   std::byte* late_sum(LocalPartition p) const;
   kernels::Gradient gradient(LocalPartition p, const Contribution& contribution) const;
-  const std::byte* payload(LocalPartition p, std::uint32_t slab) const;
 
   const ShardLayout& layout_;
   const ShardBlocks blocks_;

@@ -19,6 +19,10 @@ std::size_t round_up(std::size_t value, std::size_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
+auto each(std::size_t element_bytes) {
+  return [element_bytes](std::uint64_t elements) { return elements * element_bytes; };
+}
+
 std::string print_bytes(std::uint64_t bytes) {
   if (bytes >= 1ull << 30)
     return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1ull << 30));
@@ -29,12 +33,12 @@ std::string print_bytes(std::uint64_t bytes) {
 
 }  // namespace
 
-ShardLayout::Offsets ShardLayout::lay(std::size_t& end, std::size_t element_bytes,
-                                      std::size_t kind) const {
+template <typename BytesOf>
+ShardLayout::Offsets ShardLayout::lay(std::size_t& end, std::size_t kind, BytesOf bytes_of) const {
   Offsets offsets;
   offsets.reserve(shape_.elements.size());
   for (const std::uint64_t elements : shape_.elements) {
-    const std::size_t bytes = elements * element_bytes;
+    const std::size_t bytes = bytes_of(elements);
     const std::size_t start = elements * sizeof(float) >= kLarge
                                   ? round_up(end, kPage) + kind % 12 * kStagger
                                   : round_up(end, kLine);
@@ -46,15 +50,16 @@ ShardLayout::Offsets ShardLayout::lay(std::size_t& end, std::size_t element_byte
 
 ShardLayout::ShardLayout(ShardShape shape, std::uint32_t slabs) : shape_(std::move(shape)) {
   std::size_t kind = 0;
-  masters_ = lay(sizes_[0], 4, kind++);
+  masters_ = lay(sizes_[0], kind++, each(4));
   for (int i = 0; i < shape_.state_arrays + (shape_.late_sum ? 1 : 0); ++i)
-    state_.push_back(lay(sizes_[1], 4, kind++));
+    state_.push_back(lay(sizes_[1], kind++, each(4)));
   for (int i = 0; i < 2; ++i)
-    published_.push_back(lay(sizes_[2], size_of(shape_.pull_dtype), kind++));
+    published_.push_back(lay(sizes_[2], kind++, each(size_of(shape_.pull_dtype))));
   for (std::uint32_t i = 0; i < slabs; ++i)
-    slabs_.push_back(lay(sizes_[3], 2, kind + i % (12 - kind)));
+    slabs_.push_back(lay(sizes_[3], kind + i % (12 - kind),
+                         [&](std::uint64_t n) { return shape_.codec.bytes(n); }));
   for (std::uint32_t i = 0; i < shape_.remembered; ++i)
-    then_.push_back(lay(sizes_[4], size_of(shape_.pull_dtype), 11 - i % (12 - kind)));
+    then_.push_back(lay(sizes_[4], 11 - i % (12 - kind), each(size_of(shape_.pull_dtype))));
 }
 
 std::uint64_t ShardLayout::total_elements() const {

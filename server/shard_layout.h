@@ -7,7 +7,7 @@
 //   state      FP32, 0, 1 or 2 arrays a partition     the optimizer's own
 //              FP32, one more with a quorum           the sum of late steps
 //   published  pull dtype, two copies a partition     pulls are written out of it
-//   slabs      FP16, one array a partition and slab   gradients are read into it
+//   slabs      the gradients' codec, one payload a partition and slab; they are read into it
 //   then       pull dtype, one array a partition and  delay compensation alone: the weights that
 //              worker                                 each worker computes its gradient on
 //
@@ -28,6 +28,7 @@ struct ShardShape {
   std::vector<std::uint64_t> elements;  // by partition
   int state_arrays = 0;
   Dtype pull_dtype = Dtype::kF16;
+  GradientCodec codec;
   std::uint32_t remembered = 0;  // workers whose last weights are kept
   std::vector<bool> decays;      // by partition: weight decay applies; empty = to all
   bool late_sum = false;         // with a quorum: where late steps are summed
@@ -50,7 +51,7 @@ class ShardLayout {
     return at(published_[static_cast<std::size_t>(copy)], partition, size_of(shape_.pull_dtype));
   }
   Place slab(std::size_t partition, std::uint32_t slab) const {
-    return at(slabs_[slab], partition, 2);
+    return {slabs_[slab][partition], shape_.codec.bytes(shape_.elements[partition])};
   }
 
   Place then(std::size_t partition, std::uint32_t worker) const {
@@ -79,7 +80,9 @@ class ShardLayout {
   Place at(const Offsets& offsets, std::size_t partition, std::size_t element_bytes) const {
     return {offsets[partition], shape_.elements[partition] * element_bytes};
   }
-  Offsets lay(std::size_t& end, std::size_t element_bytes, std::size_t kind) const;
+  // Where arrays of bytes_of(elements) lie, one a partition, after `end`, which moves.
+  template <typename BytesOf>
+  Offsets lay(std::size_t& end, std::size_t kind, BytesOf bytes_of) const;
 
   ShardShape shape_;
   Offsets masters_;

@@ -189,8 +189,7 @@ Result<Body> get_push(Reader& in) {
     if (!std::isfinite(entry.scale) || entry.scale <= 0)
       return bad("PUSH of partition {} with scale {}, not a positive finite number",
                  entry.partition.value(), entry.scale);
-    if (codec != static_cast<std::uint8_t>(Codec::kF16) &&
-        codec != static_cast<std::uint8_t>(Codec::kF32))
+    if (!is_codec(codec))
       return bad("PUSH of partition {} with unknown codec {}", entry.partition.value(), codec);
     const auto checksum = in.get<std::uint32_t>();
     const auto kind = flags & ~kChecksumFlag;

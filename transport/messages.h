@@ -16,7 +16,7 @@
 // and the bodies are
 //
 //   PUSH        8 clock | memory | 4 n | n * { 4 partition, 4 scale (f32), 8 offset, 8 bytes,
-//                                              1 codec, 1 flags, 4 CRC32C } | payloads of the
+//                                              1 codec (common/codec.h), 1 flags, 4 CRC32C } |
 //                                              inline entries
 //               flags: 1 initial values, 2 inline: the payload is also in this message, 4 with
 //               CRC32C of the payload (else 0)
@@ -54,6 +54,7 @@
 #include <variant>
 #include <vector>
 
+#include "common/codec.h"
 #include "common/ids.h"
 #include "common/result.h"
 #include "transport/endpoint.h"
@@ -79,8 +80,7 @@ enum class MessageType : std::uint16_t {
 // How a step ended.
 enum class Ending : std::uint16_t { kCommit = 3, kAbandon = 4, kInitial = 5 };
 
-// How the elements of a push are coded; the server undoes it in FP32.
-enum class Codec : std::uint8_t { kF16 = 1, kF32 = 2 };
+using leeway::Codec;  // its values are those of the wire
 
 struct Sender {
   std::uint64_t job = 0;

@@ -25,6 +25,7 @@ namespace {
 constexpr milliseconds kCloseTimeout{2000};
 // A payload of so many bytes is cheaper in the message than in a transfer of its own.
 constexpr std::size_t kMostInline = 4096;
+constexpr std::size_t kLine = 64;
 
 // Items [i, i + n) of `all` at a time.
 template <typename T, typename Use>
@@ -64,16 +65,23 @@ DataPlane::~DataPlane() {
   endpoint_.reset();  // no task and no handler after this: the rest may go
 }
 
-Status DataPlane::allocate(const Layout& layout, Dtype pull_dtype, bool checksum) {
+Status DataPlane::allocate(const Layout& layout, Dtype pull_dtype, const GradientCodec& codec,
+                           bool checksum) {
   // At least one element: a model of empty tensors has buffers, too.
   const std::size_t elements = std::max<std::size_t>(layout.elements(), 1);
   auto weights = endpoint_->allocate(elements * size_of(pull_dtype), Access::kPeers);
   if (!weights) return tl::unexpected(weights.error());
-  auto gradients = endpoint_->allocate(elements * sizeof(Half), Access::kPeers);
+  std::vector<Place> places;
+  std::size_t end = 0;
+  for (const Layout::Part& part : layout.parts()) {
+    places.push_back({end, codec.bytes(part.elements)});
+    end += (places.back().bytes + kLine - 1) / kLine * kLine;
+  }
+  auto gradients = endpoint_->allocate(std::max(end, kLine), Access::kPeers);
   if (!gradients) return tl::unexpected(gradients.error());
   weights_ = std::move(*weights);
   gradients_ = std::move(*gradients);
-  if (checksum) prepare_checksums(layout);
+  place_payloads(places, checksum);
   return {};
 }
 
@@ -86,15 +94,19 @@ Status DataPlane::allocate_on(std::shared_ptr<transport::Gpu> gpu, transport::Gp
   if (!gradients) return tl::unexpected(gradients.error());
   device_weights_.emplace(std::move(*weights));
   device_gradients_.emplace(std::move(*gradients));
-  if (checksum) prepare_checksums(layout);
+  std::vector<Place> places;
+  for (const Layout::Part& part : layout.parts())
+    places.push_back({part.begin * sizeof(Half), part.elements * sizeof(Half)});
+  place_payloads(places, checksum);
   return {};
 }
 
-void DataPlane::prepare_checksums(const Layout& layout) {
-  checksums_.resize(layout.parts().size());
-  for (const Layout::Part& part : layout.parts())
-    payloads_.push_back(
-        gradient_memory().bytes().subspan(part.begin * sizeof(Half), part.elements * sizeof(Half)));
+void DataPlane::place_payloads(const std::vector<Place>& places, bool checksum) {
+  places_ = places;
+  if (!gradient_memory().on_device())
+    for (const Place& place : places)
+      payloads_.push_back(gradient_memory().bytes().subspan(place.offset, place.bytes));
+  if (checksum) checksums_.resize(places.size());
 }
 
 void DataPlane::note_checksums(std::span<const PartitionId> parts) {
@@ -235,7 +247,7 @@ void DataPlane::carry_out(Result<Effects> effects) {
 
 void DataPlane::carry_out_one(const SendPush& effect) {
   const transport::RegisteredMemory& memory = effect.initial ? *initial_ : gradient_memory();
-  const std::size_t width = effect.initial ? sizeof(float) : sizeof(Half);
+  const Codec codec = effect.initial ? Codec::kF32 : wire_->config.codec.codec;
   std::uint64_t bytes = 0;
   const auto remote = memory.remote();
   const std::size_t most = transport::max_push_entries(info().max_message, remote->size());
@@ -245,24 +257,25 @@ void DataPlane::carry_out_one(const SendPush& effect) {
     std::size_t room = transport::inline_room(info().max_message, remote->size(), group.size());
     for (PartitionId p : group) {
       const Layout::Part& part = wire_->config.layout.parts()[p.value()];
-      const std::size_t size = part.elements * width;
+      const Place place = effect.initial
+                              ? Place{part.begin * sizeof(float), part.elements * sizeof(float)}
+                              : places_[p.value()];
       const auto payload = memory.on_device() ? std::span<const std::byte>()
-                                              : memory.bytes().subspan(part.begin * width, size);
+                                              : memory.bytes().subspan(place.offset, place.bytes);
       const bool inlined =
-          !effect.initial && !memory.on_device() && size <= std::min(room, kMostInline);
-      push.entries.push_back(
-          {.partition = p,
-           .scale = effect.scale,
-           .offset = part.begin * width,
-           .bytes = size,
-           .codec = effect.initial ? transport::Codec::kF32 : transport::Codec::kF16,
-           .initial = effect.initial,
-           .inlined = inlined,
-           .checksum = checksum_of(p, payload, effect.initial)});
-      bytes += size;
+          !effect.initial && !memory.on_device() && place.bytes <= std::min(room, kMostInline);
+      push.entries.push_back({.partition = p,
+                              .scale = effect.scale,
+                              .offset = place.offset,
+                              .bytes = place.bytes,
+                              .codec = codec,
+                              .initial = effect.initial,
+                              .inlined = inlined,
+                              .checksum = checksum_of(p, payload, effect.initial)});
+      bytes += place.bytes;
       if (!inlined) continue;
       push.payload.insert(push.payload.end(), payload.begin(), payload.end());
-      room -= size;
+      room -= place.bytes;
     }
     send(effect.server, push);
   });

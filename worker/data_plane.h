@@ -39,6 +39,7 @@ class DataPlane {
     std::vector<Server> servers;
     Layout layout;
     Dtype pull_dtype = Dtype::kF16;
+    GradientCodec codec;
     Bound staleness;
     bool consistent = false;
     Clock clock;
@@ -51,15 +52,18 @@ class DataPlane {
 
   const transport::EndpointInfo& info() const noexcept { return endpoint_->info(); }
 
-  // The buffers, flat as in the layout. kResourceExhausted says bytes, limit and remedy.
-  // `checksum`: every payload goes with its CRC32C.
-  Status allocate(const Layout& layout, Dtype pull_dtype, bool checksum);
-  // The same with both in the memory of a GPU; `path` says how they reach the servers.
+  // The weights, flat as in the layout, and the gradients, a payload a part. kResourceExhausted
+  // says bytes, limit and remedy. `checksum`: every payload goes with its CRC32C.
+  Status allocate(const Layout& layout, Dtype pull_dtype, const GradientCodec& codec,
+                  bool checksum);
+  // The same in the memory of a GPU, both flat, gradients in FP16; `path` says how they reach the
+  // servers.
   Status allocate_on(std::shared_ptr<transport::Gpu> gpu, transport::GpuPath path,
                      const Layout& layout, Dtype pull_dtype, bool checksum);
   // After allocate().
   std::span<const std::byte> weights() const noexcept { return weights_.bytes(); }
-  std::span<std::byte> gradients() const noexcept { return gradients_.bytes(); }
+  // Where the encoded gradient of each part goes.
+  std::span<const std::span<std::byte>> payloads() const noexcept { return payloads_; }
 
   // After allocate_on(). New weights are on their way to the device when the board says that they
   // are here; Gpu::before_program() waits for them.
@@ -80,6 +84,10 @@ class DataPlane {
   void explain(std::string waiting);
 
  private:
+  struct Place {
+    std::size_t offset = 0;
+    std::size_t bytes = 0;
+  };
   // What the endpoint's thread alone touches once connect() was posted.
   struct Wire {
     explicit Wire(Config c);
@@ -98,7 +106,8 @@ class DataPlane {
   const transport::RegisteredMemory& gradient_memory() const noexcept {
     return device_gradients_ ? device_gradients_->memory() : gradients_;
   }
-  void prepare_checksums(const Layout& layout);
+  // Finds the payloads in the memory that was just allocated.
+  void place_payloads(const std::vector<Place>& places, bool checksum);
   // Of the thread that pushes; these gradients have just been written.
   void note_checksums(std::span<const PartitionId> parts);
   std::optional<std::uint32_t> checksum_of(PartitionId part, std::span<const std::byte> payload,
@@ -121,7 +130,8 @@ class DataPlane {
   std::optional<transport::GpuBuffer> device_weights_, device_gradients_;  // in their place
   // By part; empty without checksums. Guarded as the gradients are: by the order of steps.
   std::vector<std::uint32_t> checksums_;
-  std::vector<std::span<const std::byte>> payloads_;      // by part, of the gradients
+  std::vector<Place> places_;                   // by part, in the memory of the gradients
+  std::vector<std::span<std::byte>> payloads_;  // the same, unless the CPU cannot reach it
   std::unique_ptr<transport::RegisteredMemory> initial_;  // until every server has taken it
   std::unique_ptr<Wire> wire_;
   transport::Outbox outbox_;

@@ -42,16 +42,18 @@ void DeviceGradients::begin_step() {
   backend_.fill_zero(not_finite_.as<std::int32_t>(), sizeof(std::int32_t));
 }
 
-bool DeviceGradients::cast(std::size_t begin, std::span<const float> gradient, float factor) {
+bool DeviceGradients::encode(const Layout::Tensor& tensor, std::span<const float> gradient,
+                             float factor) {
   backend_.scale_to_half(static_cast<std::int64_t>(gradient.size()), gradient.data(), factor,
-                         reinterpret_cast<Half*>(buffer_.device()) + begin,
+                         reinterpret_cast<Half*>(buffer_.device()) + tensor.begin,
                          not_finite_.as<std::int32_t>());
   return true;
 }
 
-void DeviceGradients::poison(std::size_t begin) {
+void DeviceGradients::poison(const Layout::Tensor& tensor) {
   const Half infinity = to_half(std::numeric_limits<float>::infinity());
-  backend_.upload(reinterpret_cast<Half*>(buffer_.device()) + begin, &infinity, sizeof infinity);
+  backend_.upload(reinterpret_cast<Half*>(buffer_.device()) + tensor.begin, &infinity,
+                  sizeof infinity);
   const std::int32_t yes = 1;
   backend_.upload(not_finite_.as<std::int32_t>(), &yes, sizeof yes);
 }

@@ -31,8 +31,8 @@ class DeviceGradients final : public GradientTarget {
 
   void begin_step();
   // `gradient` is in the backend's memory, and may be overwritten by later operations of it.
-  bool cast(std::size_t begin, std::span<const float> gradient, float factor) override;
-  void poison(std::size_t begin) override;
+  bool encode(const Layout::Tensor& tensor, std::span<const float> gradient, float factor) override;
+  void poison(const Layout::Tensor& tensor) override;
   // Calls `send` when servers may read these parts, unless an element of the step was not finite by
   // then. `send` blocks no longer than the endpoint's queue does.
   Status publish(std::vector<PartitionId> parts, std::function<void()> send);

@@ -4,16 +4,22 @@
 #include <limits>
 #include <utility>
 
-#include "kernels/cast.h"
+#include "kernels/codec.h"
 
 namespace leeway::worker {
 
-bool HostGradients::cast(std::size_t begin, std::span<const float> gradient, float factor) {
-  return kernels::scale_to_half(gradient, factor, memory_ + begin);
-}
-
-void HostGradients::poison(std::size_t begin) {
-  memory_[begin] = to_half(std::numeric_limits<float>::infinity());
+bool HostGradients::encode(const Layout::Tensor& tensor, std::span<const float> gradient,
+                           float factor) {
+  bool finite = true;
+  for (const PartitionId id : tensor.parts) {
+    const Layout::Part& part = layout_.parts()[id.value()];
+    // Of several tensors the part holds all of this one, else the part lies in the tensor.
+    const std::size_t begin = std::max(part.begin, tensor.begin);
+    const std::size_t end = std::min(part.begin + part.elements, tensor.begin + tensor.elements);
+    finite &= kernels::encode(codec_, gradient.subspan(begin - tensor.begin, end - begin), factor,
+                              payloads_[id.value()].data(), part.elements, begin - part.begin);
+  }
+  return finite;
 }
 
 GradientBuffer::GradientBuffer(const Layout& layout, std::uint32_t accumulate,
@@ -62,9 +68,9 @@ GradientBuffer::Added GradientBuffer::finish(std::size_t parameter, std::span<co
   const Layout::Tensor& tensor = layout_.tensors()[parameter];
   if (tensor.elements == 0) return Added::kComplete;
   ++complete_;
-  bool finite = target_.cast(tensor.begin, gradient, 1.0f / static_cast<float>(accumulate_));
+  bool finite = target_.encode(tensor, gradient, 1.0f / static_cast<float>(accumulate_));
   if (poison) {
-    target_.poison(tensor.begin);
+    target_.poison(tensor);
     finite = false;
   }
   if (!finite) return Added::kNotFinite;

@@ -1,5 +1,6 @@
-// The gradients of one step on their way to the servers: gathered over micro-batches in FP32, cast
-// to FP16 and checked in one pass, into the memory that servers read or, on a GPU, its source.
+// The gradients of one step on their way to the servers: gathered over micro-batches in FP32,
+// encoded (kernels/codec.h) and checked in one pass, into the memory that servers read or, on a
+// GPU, its source.
 //
 // Called from the program's thread. The layout and the target outlive it. A step's bytes may be
 // overwritten once begin_step() of the next returned: its weights come after every payload of the
@@ -13,30 +14,34 @@
 #include <utility>
 #include <vector>
 
-#include "common/half.h"
+#include "common/codec.h"
 #include "worker/layout.h"
 
 namespace leeway::worker {
 
-// Where they become FP16.
+// Where they become what travels.
 class GradientTarget {
  public:
   virtual ~GradientTarget() = default;
-  // From element `begin` on: gradient * factor. False when an element is known not to be finite.
-  virtual bool cast(std::size_t begin, std::span<const float> gradient, float factor) = 0;
-  // Makes that element an infinity.
-  virtual void poison(std::size_t begin) = 0;
+  // gradient * factor of this tensor. False when an element is known to be none that can travel.
+  virtual bool encode(const Layout::Tensor& tensor, std::span<const float> gradient,
+                      float factor) = 0;
+  // Makes its first element an infinity, where nobody else sees that the step is skipped.
+  virtual void poison(const Layout::Tensor&) {}
 };
 
 class HostGradients final : public GradientTarget {
  public:
-  explicit HostGradients(std::span<std::byte> memory)
-      : memory_(reinterpret_cast<Half*>(memory.data())) {}
-  bool cast(std::size_t begin, std::span<const float> gradient, float factor) override;
-  void poison(std::size_t begin) override;
+  // `payloads`, one a part, are as long as the codec says, and start as zeros.
+  HostGradients(const Layout& layout, const GradientCodec& codec,
+                std::span<const std::span<std::byte>> payloads)
+      : layout_(layout), codec_(codec), payloads_(payloads) {}
+  bool encode(const Layout::Tensor& tensor, std::span<const float> gradient, float factor) override;
 
  private:
-  Half* const memory_;
+  const Layout& layout_;
+  const GradientCodec codec_;
+  const std::span<const std::span<std::byte>> payloads_;
 };
 
 class GradientBuffer {
@@ -49,7 +54,7 @@ class GradientBuffer {
   enum class Added {
     kMore,       // further micro-batches are to come
     kComplete,   // the mean is in the memory, finite
-    kNotFinite,  // complete, but an element is not finite in FP16
+    kNotFinite,  // complete, but an element is not finite, or beyond what the codec can say
     kTooOften,   // complete before: nothing was done
   };
   // `gradient` has as many elements as the parameter, and lies where the target takes it.

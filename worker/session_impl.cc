@@ -252,11 +252,16 @@ void SessionImpl::take_plan() {
 void SessionImpl::make_buffers() {
   const bool checksum = settings_.checksum.value != "off";
   if (!gpu_) {
-    check(data_->allocate(*layout_, settings_.pull_type(), checksum));
-    host_gradients_.emplace(data_->gradients());
+    check(data_->allocate(*layout_, settings_.pull_type(), settings_.gradients(), checksum));
+    host_gradients_.emplace(*layout_, settings_.gradients(), data_->payloads());
     gradients_.emplace(*layout_, options_.accumulate_steps, *host_gradients_);
     return;
   }
+  if (settings_.gradients().codec != Codec::kF16)
+    fail_with(
+        fmt::format("gradient_codec = {} is encoded by the CPU, and this worker's gradients "
+                    "are on {}: use f16, or keep them in host memory",
+                    settings_.gradient_codec.value, options_.device->name()));
   const auto choice =
       transport::choose_gpu_path(transport::gpu_path_facts(data_->info(), *gpu_, checksum));
   log::info("weights and gradients on {}: {}", options_.device->name(), choice.text);
@@ -303,6 +308,7 @@ void SessionImpl::reach_servers() {
        .servers = std::move(servers),
        .layout = *layout_,
        .pull_dtype = settings_.pull_type(),
+       .codec = settings_.gradients(),
        .staleness = settings_.staleness,
        .consistent = settings_.consistent,
        .clock = clock_,

@@ -79,7 +79,7 @@ void apply(Optimizer optimizer, const Arrays& arrays, std::size_t begin, std::si
   const kernels::Hyper hyper;
   for (std::size_t at = begin; at < end; at += kChunk) {
     const kernels::Gradient gradient{
-        reinterpret_cast<const std::byte*>(arrays.gradient.data() + at), Dtype::kF16, 1.0f};
+        reinterpret_cast<const std::byte*>(arrays.gradient.data() + at), Codec::kF16, 1.0f};
     kernels::UpdateArgs args;
     args.gradients = {&gradient, 1};
     args.elements = std::min(kChunk, end - at);

@@ -46,9 +46,10 @@ StepClient::StepClient(std::unique_ptr<transport::Endpoint> endpoint, const Push
       data_(std::move(endpoint), board_),
       layout_(layout_of(plan)) {
   for (std::size_t i = 0; i < gradient_.size(); ++i) gradient_[i] = kScale * gradient_of(i);
-  if (const auto status = data_.allocate(layout_, Dtype::kF16, plan.checksum); !status)
+  if (const auto status = data_.allocate(layout_, Dtype::kF16, GradientCodec{}, plan.checksum);
+      !status)
     throw std::runtime_error(status.error().message);
-  target_.emplace(data_.gradients());
+  target_.emplace(layout_, GradientCodec{}, data_.payloads());
   gradients_.emplace(layout_, 1, *target_);
   std::vector<worker::DataPlane::Server> servers;
   for (std::uint32_t s = 0; s < plan.servers; ++s)

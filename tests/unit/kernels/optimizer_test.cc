@@ -41,7 +41,8 @@ struct Problem {
       const std::vector<float> values = random.floats(size, -500.0f, 500.0f);
       payloads.emplace_back(values.size() * size_of(dtype));
       convert(values, dtype, payloads.back().data());
-      gradients.push_back({payloads.back().data(), dtype, 1.0f / random.uniform(100.0f, 2000.0f)});
+      gradients.push_back(
+          {payloads.back().data(), codec_of(dtype), 1.0f / random.uniform(100.0f, 2000.0f)});
     }
     weight = 1.0f / static_cast<float>(dtypes.size());
     published.resize((master.size() + 1) * sizeof(float));
@@ -349,7 +350,7 @@ TEST_CASE("a range updated in two parts gives the bits of one") {
     update_once(optimizer, parts.hyper, first);
     UpdateArgs second = parts.args();
     Gradient rest = parts.gradients[0];
-    rest.data += kCut * size_of(rest.dtype);
+    rest.data += kCut * sizeof(Half);
     second.gradients = {&rest, 1};
     second.elements -= kCut;
     second.master += kCut;
@@ -466,13 +467,13 @@ TEST_CASE("N5: 4096 pushes of 1 at learning rate 1, and two of 60000, are exact 
     args.master = master.data();
     args.publish = reinterpret_cast<std::byte*>(published.data());
     const std::vector<Half> ones(33, to_half(1.0f));
-    const Gradient one{reinterpret_cast<const std::byte*>(ones.data()), Dtype::kF16, 1.0f};
+    const Gradient one{reinterpret_cast<const std::byte*>(ones.data()), Codec::kF16, 1.0f};
     args.gradients = {&one, 1};
     for (int i = 0; i < 4096; ++i) run_on(*table, plan_update(Optimizer::kSgd, hyper, args));
     CHECK(master == std::vector<float>(33, -4096.0f));
     const std::vector<Half> large(33, to_half(60000.0f));
-    const Gradient both[] = {{reinterpret_cast<const std::byte*>(large.data()), Dtype::kF16, 1.0f},
-                             {reinterpret_cast<const std::byte*>(large.data()), Dtype::kF16, 1.0f}};
+    const Gradient both[] = {{reinterpret_cast<const std::byte*>(large.data()), Codec::kF16, 1.0f},
+                             {reinterpret_cast<const std::byte*>(large.data()), Codec::kF16, 1.0f}};
     args.gradients = both;
     run_on(*table, plan_update(Optimizer::kSgd, hyper, args));
     CHECK(master == std::vector<float>(33, -124096.0f));

@@ -238,6 +238,35 @@ TEST_CASE("what does not belong here is refused by name and changes nothing") {
   CHECK(s.updates.size() == 1);
 }
 
+TEST_CASE("a payload in another codec, of another size or damaged is refused in words") {
+  const auto refusal = [](GradientCodec codec, auto spoil) {
+    CoreFixture s({.codec = codec, .elements = {40}});
+    transport::Push push = s.make_push(0, 0);
+    push.payload.resize(codec.bytes(40));
+    push.entries[0].inlined = true;
+    spoil(push);
+    s.take(s.core->push(s.sender(0), push, TimePoint()));
+    return s.refusals.empty() ? std::string() : s.refusals[0];
+  };
+  const auto nothing = [](transport::Push&) {};
+  const auto last_byte = [](transport::Push& push) { push.payload.back() = std::byte{0xFF}; };
+  CHECK(refusal({Codec::kFp8E4m3}, nothing) == "");
+  CHECK(refusal({Codec::kInt8}, last_byte) ==
+        "partition 0: the scale of elements 32 and on is not a number");
+  CHECK(refusal({Codec::kFp8E5m2}, [](transport::Push& push) {
+          push.entries[0].codec = Codec::kF16;
+        }) == "partition 0 comes in codec f16, gradients must be fp8_e5m2");
+  CHECK(refusal({Codec::kFp8E5m2}, [](transport::Push& push) {
+          push.entries[0].bytes -= 1;
+          push.payload.pop_back();
+        }) == "partition 0 comes with 41 bytes, it has 40 elements = 42 bytes");
+  const GradientCodec two{Codec::kTopK, 0.05};
+  CHECK(refusal(two, nothing) == "partition 0: index 0 comes after 0");
+  CHECK(refusal(two, [](transport::Push& push) { push.payload[4] = std::byte{40}; }) ==
+        "partition 0: index 40 is beyond its 40 elements");
+  CHECK(refusal(two, [](transport::Push& push) { push.payload[4] = std::byte{39}; }) == "");
+}
+
 TEST_CASE("C2: nobody gets weights before the initial values, and then everybody the same") {
   CoreFixture s({.workers = 2, .initialized = false});
   s.view({{WorkerPhase::kLive, 0}, {WorkerPhase::kLive, 0}});

@@ -24,6 +24,7 @@ struct CoreOptions {
   std::uint32_t minimal_slabs = 1;
   bool initialized = true;
   bool only_server = false;
+  GradientCodec codec;
   std::vector<std::uint64_t> elements{4, 4};
 };
 
@@ -35,6 +36,7 @@ class CoreFixture {
                       .quorum = options.quorum,
                       .grace = options.grace,
                       .staleness = options.staleness,
+                      .codec = options.codec,
                       .slabs = options.slabs,
                       .minimal_slabs = options.minimal_slabs,
                       .only_server = options.only_server,
@@ -56,8 +58,9 @@ class CoreFixture {
     push.entries = {{.partition = PartitionId(partition),
                      .scale = 4,
                      .offset = 100,
-                     .bytes = options_.elements[partition] * (initial ? 4 : 2),
-                     .codec = initial ? transport::Codec::kF32 : transport::Codec::kF16,
+                     .bytes = (initial ? GradientCodec{Codec::kF32} : options_.codec)
+                                  .bytes(options_.elements[partition]),
+                     .codec = initial ? Codec::kF32 : options_.codec.codec,
                      .initial = initial}};
     return push;
   }

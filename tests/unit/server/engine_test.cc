@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "common/half.h"
+#include "kernels/codec.h"
 #include "transport/crc32c.h"
 
 namespace leeway::server {
@@ -386,6 +387,44 @@ TEST_CASE("a mapped gradient counts when its worker died after the commit, and o
     CHECK(all(witness.values<float>(p), committed ? 8.0f : 10.0f));
   // Nor is anything of it left. The witness's memory is mapped twice now.
   CHECK(mapped_memories() == mapped_before + 1);
+}
+
+TEST_CASE("a gradient with block scales is applied as it was, and refused when a scale is none") {
+  FakeWorker worker;
+  EngineConfig config = config_for("");
+  config.settings.gradient_codec.value = "fp8_e4m3";
+  Server server(std::move(config));
+  server.engine->view(view_for(worker, 1));
+  for (std::uint32_t p = 0; p < kPartitions; ++p) std::ranges::fill(worker.values<float>(p), 10.0f);
+  worker.push(server.address, 0, true);
+  worker.end(server.address, 0, transport::Ending::kInitial);
+  const GradientCodec codec{Codec::kFp8E4m3};
+  const std::vector<float> gradient(kElements, 3.0f);
+  const auto push = [&](std::uint64_t clock, std::byte last) {
+    transport::Push push{.clock = Clock(clock), .memory = worker.memory()};
+    for (std::uint32_t p = 0; p < kPartitions; ++p) {
+      std::byte* const payload = worker.values<std::byte>(p).data();
+      REQUIRE(kernels::encode(codec, gradient, 1.0f, payload, kElements, 0));
+      if (last != std::byte{0}) payload[codec.bytes(kElements) - 1] = last;
+      push.entries.push_back({.partition = PartitionId(p),
+                              .scale = 2.0f,
+                              .offset = worker.remote(p),
+                              .bytes = codec.bytes(kElements),
+                              .codec = codec.codec});
+    }
+    worker.send(server.address, push);
+  };
+  push(0, std::byte{0});
+  std::size_t taken = 0;
+  while (taken < kPartitions) taken += worker.expect<transport::PushTaken>().partitions.size();
+  worker.end(server.address, 0, transport::Ending::kCommit);
+  worker.pull(server.address, 1, 1);
+  CHECK(all(worker.values<float>(0), 8.5f));
+  CHECK(all(worker.values<float>(1), 8.5f));
+  push(1, std::byte{0xFF});
+  const auto refused = worker.expect<transport::Refused>();
+  CHECK(refused.text.find("the scale of elements 99968 and on is not a number") !=
+        std::string::npos);
 }
 
 TEST_CASE("a worker of another job is refused, and an engine ends in the middle of things") {

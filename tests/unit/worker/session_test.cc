@@ -12,6 +12,8 @@
 #include <numeric>
 #include <thread>
 
+#include "common/codec.h"
+#include "common/half.h"
 #include "tests/unit/worker/fake_gpu_backend.h"
 #include "tests/unit/worker/session_fake_scheduler.h"
 #include "tests/unit/worker/session_fake_server.h"
@@ -187,6 +189,43 @@ TEST_CASE("with checksum = crc32c every payload goes with its own") {
   // The initial values and two steps, of two partitions and of one.
   CHECK(job.servers[0].checksums() == 6);
   CHECK(job.servers[1].checksums() == 3);
+}
+
+TEST_CASE("gradients travel in the job's codec, as many bytes as it takes") {
+  for (const NamedCodec& codec : kGradientCodecs) {
+    if (codec.codec == Codec::kTopK) continue;  // below
+    CAPTURE(codec.name);
+    Job job;
+    job.scheduler.settings["gradient_codec"] = std::string(codec.name);
+    auto session = job.start();
+    job.step(*session, 0.25f);
+    job.step(*session, 1.5f);
+    session->finish({});
+    CHECK(job.servers[0].masters().at(PartitionId(2)) == Floats{5.25f, 6.25f, 7.25f});
+    CHECK(job.servers[1].masters().at(PartitionId(1)).at(0) == 3.25f);
+    // Three partitions of three elements.
+    CHECK(job.scheduler.finished()->bytes_pushed ==
+          static_cast<std::int64_t>(9 * 4 + 2 * 3 * GradientCodec{codec.codec}.bytes(3)));
+  }
+}
+
+TEST_CASE("N4: what a codec cannot hold skips the step as FP16 does") {
+  for (const NamedCodec& codec : kGradientCodecs) {
+    if (codec.codec == Codec::kTopK) continue;
+    CAPTURE(codec.name);
+    Job job;
+    job.scheduler.settings["gradient_codec"] = std::string(codec.name);
+    auto session = job.start();
+    REQUIRE(session->begin_step());
+    session->push(job.a, Floats{1, 1, 1, 1, 1, std::numeric_limits<float>::quiet_NaN()});
+    session->push(job.b, Floats(3, 1));
+    CHECK(session->commit({}).skipped);
+    REQUIRE(session->begin_step());  // 1e5 is beyond FP16 alone
+    session->push(job.a, Floats(6, 1e5f));
+    session->push(job.b, Floats(3, 1));
+    CHECK(session->commit({}).skipped == (codec.codec == Codec::kF16));
+    session->finish({});
+  }
 }
 
 TEST_CASE("with accumulation the mean of the pushes travels") {

@@ -64,7 +64,7 @@ void LocalParameters::apply(std::span<const LocalStep* const> steps) {
     if (tensor.master.empty()) continue;
     for (std::size_t s = 0; s < steps.size(); ++s)
       gradients[s] = {.data = steps[s]->gradients[i].data(),
-                      .dtype = Dtype::kF16,
+                      .codec = Codec::kF16,
                       .inverse_scale = static_cast<float>(1.0 / steps[s]->scale)};
     const kernels::UpdateArgs args{.gradients = gradients,
                                    .weight = 1.0f / static_cast<float>(steps.size()),
