@@ -764,4 +764,44 @@ TEST_CASE("staleness = auto chooses each worker's bound by when the slowest one 
   CHECK(done[1] >= 19);  // the slow one never waits
 }
 
+TEST_CASE("C5: with s = 2 the others go on as soon as the slowest worker is declared dead") {
+  CoreOptions options{.staleness = Bound{2}, .workers = 3, .slabs = 12, .minimal_slabs = 3};
+  SUBCASE("per_push") {}
+  SUBCASE("per_clock") { options.per_clock = true; }
+  SUBCASE("a quorum of all") {
+    options.per_clock = true;
+    options.quorum = 3;
+  }
+  CoreFixture s(options);
+  std::vector<std::uint64_t> clock(3);
+  for (std::uint32_t w = 0; w < 3; ++w) s.pull(w, 0, 1, 2);
+  // Workers 0 and 1 do a step whenever they may.
+  const auto run = [&](std::uint64_t most) {
+    while (!s.answers.empty() || !s.updates.empty()) {
+      for (const Apply& update : std::exchange(s.updates, {})) {
+        (void)update;
+        s.take(s.core->apply_done(s.now));
+      }
+      for (const AnswerPull& answer : std::exchange(s.answers, {})) {
+        const std::uint32_t w = answer.worker.value();
+        if (w == 2 || clock[w] == most) continue;
+        s.step(w, clock[w]++);
+        s.pull(w, clock[w], static_cast<std::uint32_t>(clock[w]) + 1, 2);
+      }
+    }
+  };
+  run(20);
+  CHECK(clock[0] == 3);  // step 3 needs the first of worker 2
+  CHECK(clock[1] == 3);
+  s.push(2, 0, 0);
+  const auto live = WorkerPhase::kLive;
+  s.view({{live, 0}, {live, 0}, {WorkerPhase::kResolving, 0}});
+  run(20);
+  CHECK(clock[0] == (options.per_clock ? 3 : 20));  // a clock may still get its last step
+  s.view({{live, 0}, {live, 0}, {WorkerPhase::kDead, 0}});
+  run(20);
+  CHECK(clock[0] == 20);
+  CHECK(clock[1] == 20);
+}
+
 }  // namespace leeway::server
