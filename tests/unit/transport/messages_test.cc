@@ -98,7 +98,7 @@ std::string error_of(const std::vector<std::byte>& bytes) {
 
 TEST_CASE("the header lies where the documentation says") {
   const auto bytes = encode(kSender, Committed{Clock(0x0A0B), Ending::kInitial});
-  const unsigned char expected[] = {'L',  'W',  'Y',  '1',  4,    0, 6,  0, 0x88, 0x77, 0x66,
+  const unsigned char expected[] = {'L',  'W',  'Y',  '1',  5,    0, 6,  0, 0x88, 0x77, 0x66,
                                     0x55, 0x44, 0x33, 0x22, 0x11, 9, 0,  0, 0,    0,    0,
                                     0,    0,    3,    0,    0,    0, 10, 0, 0,    0,    0x0B,
                                     0x0A, 0,    0,    0,    0,    0, 0,  5, 0};
@@ -186,7 +186,7 @@ TEST_CASE("counts that lie are refused before anything is allocated") {
   const At cases[] = {{some_push(2), 32 + 41},
                       {PushTaken{Clock(1), {PartitionId(1)}}, 32 + 8},
                       {some_pull(2), 32 + 37},
-                      {some_pulled(2), 32 + 24}};
+                      {some_pulled(2), 32 + 28}};
   for (const At& c : cases)
     for (const std::uint32_t lie : {0u, 1u, 3u, 0x10000u, 0x80000000u, 0xFFFFFFFFu}) {
       auto bytes = encode(kSender, c.body);
@@ -201,7 +201,7 @@ TEST_CASE("counts that lie are refused before anything is allocated") {
   set(pull, 32 + 16, 1, 4);
   CHECK(error_of(pull).find("request has 1") != std::string::npos);
   auto pulled = encode(kSender, some_pulled(2));
-  set(pulled, 32 + 20, 1, 4);
+  set(pulled, 32 + 24, 1, 4);
   CHECK(error_of(pulled).find("answer has 1") != std::string::npos);
 }
 
@@ -223,7 +223,7 @@ TEST_CASE("wrong values are refused by name") {
   CHECK(error_of(bytes).find("not a Leeway process") != std::string::npos);
   bytes = good;
   set(bytes, 4, 1, 2);
-  CHECK(error_of(bytes).find("wire version 1, this process 4") != std::string::npos);
+  CHECK(error_of(bytes).find("wire version 1, this process 5") != std::string::npos);
   CHECK(decode(bytes).error().code == Code::kUnsupported);
   for (const std::uint64_t type : {0u, 10u, 65535u}) {
     bytes = good;
