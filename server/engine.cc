@@ -168,6 +168,8 @@ void Engine::carry_out(Disconnect& effect) {
 // per_push, when this one is applied.
 bool Engine::map_payload(const ReadPayload& read) {
   if (read.initial || config_.settings.per_clock()) return false;
+  // Its indices are checked when it is taken: nobody may change them after that.
+  if (layout_.shape().codec.codec == Codec::kTopK) return false;
   const auto peer = peers_.find(read.step.worker);
   if (peer == peers_.end()) return false;
   auto payload = endpoint_->map(peer->second, read.from, read.bytes);
