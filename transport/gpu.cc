@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 
 namespace leeway::transport {
 namespace {
@@ -98,7 +99,7 @@ Result<std::shared_ptr<std::byte>> Gpu::allocate(std::size_t bytes) {
                      fmt::format("{} bytes of its memory", bytes).c_str());
       !s)
     return tl::unexpected(std::move(s).error());
-  std::shared_ptr<std::byte> owner(reinterpret_cast<std::byte*>(memory),
+  std::shared_ptr<std::byte> owner(std::bit_cast<std::byte*>(memory),
                                    [self = shared_from_this()](std::byte* data) {
                                      const Current inner(*self);
                                      self->driver_.free(pointer(data));
@@ -160,7 +161,7 @@ Status Gpu::then(std::function<void()> task) {
     (*mine)();
   };
   if (auto s = check(driver_.call_host(out_, run, kept.get()), "a call of the host"); !s) return s;
-  kept.release();
+  static_cast<void>(kept.release());  // run() has it now
   return {};
 }
 

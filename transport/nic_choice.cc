@@ -407,6 +407,7 @@ std::optional<std::string> local_gpu(const Topology& topology, const char* local
   };
   if (local_rank == nullptr && visible_devices == nullptr) return std::nullopt;
   std::vector<std::string> gpus;
+  gpus.reserve(topology.gpus.size());
   for (const Gpu& gpu : topology.gpus) gpus.push_back(gpu.place.address);
   std::sort(gpus.begin(), gpus.end());
   std::vector<std::optional<std::size_t>> visible;

@@ -25,6 +25,7 @@ constexpr std::uint64_t kManyFiles = 1024;
 // Kernels from here on copy pinned pages when a process forks, and register dmabuf.
 constexpr std::pair kForkSafeKernel{5, 12};
 constexpr int kFirstDriverWithDmabuf = 515;
+constexpr std::pair kFabricWithDmabuf{1, 20};  // explicit ones (transport/gpu_path.h)
 constexpr std::pair kOldestLibfabric{1, 17};
 
 bool pins(std::string_view family) { return family == "efa" || family == "verbs"; }
@@ -283,6 +284,8 @@ Finding check_gpu_memory(const Facts& facts, std::string_view family, const Topo
     return out;
   }
   std::vector<std::string> missing;
+  if (std::pair(facts.fabric.major, facts.fabric.minor) < kFabricWithDmabuf)
+    missing.emplace_back("libfabric 1.20 or newer");
   if (!gpu.open_driver || version(gpu.driver).first < kFirstDriverWithDmabuf)
     missing.emplace_back("the driver's open kernel modules, 515 or newer");
   if (version(facts.kernel) < kForkSafeKernel) missing.emplace_back("a kernel from 5.12 on");

@@ -10,7 +10,7 @@ namespace leeway::transport {
 namespace {
 
 template <typename Ours, typename Theirs>
-constexpr bool alike =
+constexpr bool kAlike =
     sizeof(Ours) == sizeof(Theirs) && std::is_pointer_v<Ours> == std::is_pointer_v<Theirs>;
 
 template <typename Ours, typename Theirs>
@@ -18,7 +18,7 @@ struct Same;
 template <typename R, typename... A, typename S, typename... B>
 struct Same<R (*)(A...), S (*)(B...)> {
   static constexpr bool kValue = [] {
-    if constexpr (sizeof...(A) == sizeof...(B)) return alike<R, S> && (alike<A, B> && ...);
+    if constexpr (sizeof...(A) == sizeof...(B)) return kAlike<R, S> && (kAlike<A, B> && ...);
     return false;
   }();
 };

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 
 #include <algorithm>
+#include <bit>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -118,7 +119,7 @@ int copy(bool out, const void* host, CudaDriver::Pointer device, std::size_t byt
   if (!the_state->is_pinned(host, bytes) || !the_state->on_device(device, bytes))
     return kInvalidValue;
   (out ? the_state->out : the_state->in) += bytes;
-  std::byte* const there = FakeCuda::here(reinterpret_cast<const void*>(device));
+  std::byte* const there = FakeCuda::here(std::bit_cast<const void*>(device));
   auto* const here = static_cast<std::byte*>(const_cast<void*>(host));
   stream_of(stream).add([=] { std::memcpy(out ? here : there, out ? there : here, bytes); });
   return 0;
@@ -191,7 +192,7 @@ void State::fill() {
     if (contexts_here == 0) return kInvalidContext;
     const std::lock_guard lock(the_state->mutex);
     if (!the_state->on_device(memory, bytes)) return kInvalidValue;
-    std::byte* const at = FakeCuda::here(reinterpret_cast<const void*>(memory));
+    std::byte* const at = FakeCuda::here(std::bit_cast<const void*>(memory));
     stream_of(stream).add([=] { std::memset(at, value, bytes); });
     return 0;
   };
@@ -344,7 +345,7 @@ std::byte* FakeCuda::allocate(std::size_t bytes) {
   REQUIRE(the_state->driver.allocate(&memory, std::max<std::size_t>(bytes, 1)) == 0);
   void* context = nullptr;
   the_state->driver.pop_context(&context);
-  return reinterpret_cast<std::byte*>(memory);
+  return std::bit_cast<std::byte*>(memory);
 }
 void FakeCuda::free(void* device) {
   the_state->driver.push_context(the_state);
@@ -354,10 +355,10 @@ void FakeCuda::free(void* device) {
 }
 
 std::byte* FakeCuda::here(const void* device) {
-  return reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(device) - kAway);
+  return std::bit_cast<std::byte*>(std::bit_cast<std::uintptr_t>(device) - kAway);
 }
 std::byte* FakeCuda::away(const void* host) {
-  return reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(host) + kAway);
+  return std::bit_cast<std::byte*>(std::bit_cast<std::uintptr_t>(host) + kAway);
 }
 
 void FakeCuda::hold(void* stream) {

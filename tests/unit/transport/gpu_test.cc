@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstring>
 #include <numeric>
 
@@ -134,7 +135,7 @@ TEST_CASE("GPU memory is registered as FI_HMEM_CUDA of its device, the host's as
   fi_ops_mr operations = *domain->domain->mr;
   asked.real = std::exchange(domain->domain->mr, &operations);
   operations.regattr = stand_in;
-  std::byte* const device = FakeCuda::away(reinterpret_cast<void*>(0x10000));
+  std::byte* const device = FakeCuda::away(std::bit_cast<void*>(std::uintptr_t{0x10000}));
   ForeignMemory memory{.data = device, .size = 5000, .device = DevicePlace{.ordinal = 3}};
   {
     const auto registration =

@@ -176,6 +176,8 @@ TEST_CASE("doctor: how NICs reach GPU memory") {
             "NICs reach it (nvidia_peermem)"));
   CHECK(check_gpu_memory(facts, "verbs", recorded("laptop")).found == "no GPU");
   facts.gpu.peer_module = "";
+  CHECK(has(check_gpu_memory(facts, "efa", dgx).found, "dmabuf lacks libfabric 1.20 or newer"));
+  facts.fabric.minor = 20;
   CHECK(has(check_gpu_memory(facts, "efa", dgx).found, "(dmabuf)"));
   facts.gpu.dmabuf_move_notify = Option::kNo;
   CHECK(has(check_gpu_memory(facts, "efa", dgx).found, "dmabuf lacks CONFIG_DMABUF_MOVE_NOTIFY"));
