@@ -114,7 +114,8 @@ void TrainingCluster::plan() {
 
 void TrainingCluster::allocate(Worker& worker) {
   if (!options_.gpus)
-    return value_or_throw(worker.data->allocate(worker.layout, Dtype::kF32, true));
+    return value_or_throw(
+        worker.data->allocate(worker.layout, Dtype::kF32, settings_.gradients(), true));
   transport::testing::FakeCuda& cuda = *options_.gpus->cuda;
   const transport::GpuPath path = options_.gpus->path;
   worker.backend = std::make_unique<worker::testing::FakeGpuBackend>(cuda);
@@ -144,15 +145,17 @@ Status TrainingCluster::push(Worker& worker, std::uint64_t step, std::span<const
   const auto half =
       parts.begin() + static_cast<std::ptrdiff_t>((step + worker.rank) % (parts.size() + 1));
   if (!worker.gpu) {
-    auto* halves = reinterpret_cast<Half*>(worker.data->gradients().data());
-    for (std::size_t i = 0; i < elements_; ++i) halves[i] = to_half(gradient[i]);
+    worker::HostGradients target(worker.layout, settings_.gradients(), worker.data->payloads());
+    for (const worker::Layout::Tensor& tensor : worker.layout.tensors())
+      target.encode(tensor, gradient.subspan(tensor.begin, tensor.elements), 1);
     for (auto part = parts.begin(); part != half; ++part) worker.data->push({*part}, 1);
     worker.data->end_step({half, parts.end()}, 1, transport::Ending::kCommit, 1, {});
     return {};
   }
   worker.gradients->begin_step();
   worker.backend->upload(worker.computed.as<float>(), gradient.data(), gradient.size_bytes());
-  worker.gradients->cast(0, {worker.computed.as<float>(), elements_}, 1);
+  for (const worker::Layout::Tensor& tensor : worker.layout.tensors())
+    worker.gradients->encode(tensor, {worker.computed.as<float>(tensor.begin), tensor.elements}, 1);
   const auto publish = [&](std::vector<PartitionId> some) {
     return worker.gradients->publish(some, [&worker, some] { worker.data->push(some, 1); });
   };
