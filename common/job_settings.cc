@@ -31,6 +31,8 @@ void JobSettings::describe(Knobs& k) {
         "L2 penalty added to the gradient; adamw: taken off the weights, times the learning rate");
   k.add("weight_decay_skip", weight_decay_skip, "names",
         "tensors without weight decay, with wildcards: *.bias,*norm*");
+  k.add("clip_norm", clip_norm, "a norm",
+        "a worker's gradient with a larger norm, over all tensors, is scaled down to it; 0 = off");
   k.add("schedule", schedule, "how the learning rate falls over the job");
   k.add("schedule_steps", schedule_steps, "steps",
         "step: between two falls; linear, cosine: where the fall ends");
@@ -115,6 +117,7 @@ Status JobSettings::check() const {
   if (beta2 < 0 || beta2 >= 1) return bad(fmt::format("beta2 = {} is not in [0, 1)", beta2));
   if (epsilon <= 0) return bad(fmt::format("epsilon = {} is not positive", epsilon));
   if (weight_decay < 0) return bad(fmt::format("weight_decay = {} is negative", weight_decay));
+  if (clip_norm < 0) return bad(fmt::format("clip_norm = {} is negative", clip_norm));
   if (schedule_factor < 0 || schedule_factor > 1)
     return bad(fmt::format("schedule_factor = {} is not in [0, 1]", schedule_factor));
   if (schedule.value == "step" && schedule_steps == 0)

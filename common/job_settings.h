@@ -34,6 +34,8 @@ struct JobSettings {
   double weight_decay = 0.0;
   std::string weight_decay_skip;
 
+  double clip_norm = 0.0;
+
   // The learning rate over the job (common/learning_rate.h).
   Choice schedule{"constant", {"constant", "step", "linear", "cosine"}};
   std::uint64_t schedule_steps = 0;

@@ -83,6 +83,8 @@ class Backend {
   // and else left alone.
   virtual void scale_to_half(std::int64_t elements, const float* in, float scale, Half* out,
                              std::int32_t* not_finite) = 0;
+  // As kernels/sum_of_squares.h, a result for each block of kNormBlock elements.
+  virtual void block_squares(std::int64_t elements, const float* in, double* out) = 0;
 };
 
 enum class BackendChoice { kAuto, kCpu, kCuda };

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -7,6 +8,7 @@
 #include "kernels/cast.h"
 #include "kernels/cpu_kernels.h"
 #include "kernels/gemm.h"
+#include "kernels/sum_of_squares.h"
 
 namespace leeway::kernels {
 namespace {
@@ -66,6 +68,11 @@ class CpuBackend final : public Backend {
                      std::int32_t* not_finite) override {
     if (!kernels_.scale_to_half(in, static_cast<std::size_t>(elements), scale, out))
       *not_finite = 1;
+  }
+  void block_squares(std::int64_t elements, const float* in, double* out) override {
+    const auto all = static_cast<std::size_t>(elements);
+    for (std::size_t at = 0; at < all; at += kNormBlock)
+      out[at / kNormBlock] = kernels_.sum_of_squares(in + at, std::min(kNormBlock, all - at));
   }
 
  private:

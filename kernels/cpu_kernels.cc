@@ -15,6 +15,7 @@ const CpuKernels& scalar_kernels() noexcept {
       scalar::widen,
       scalar::encode_bf16,
       scalar::encode_blocks,
+      scalar::sum_of_squares,
       scalar::update,
       scalar::bias_activation,
       scalar::relu_backward,

@@ -35,4 +35,8 @@ void DeviceBackend::scale_to_half(std::int64_t elements, const float* in, float 
   kernels_.scale_to_half(stream_, elements, in, scale, out, not_finite);
 }
 
+void DeviceBackend::block_squares(std::int64_t elements, const float* in, double* out) {
+  kernels_.block_squares(stream_, elements, in, out);
+}
+
 }  // namespace leeway::kernels

@@ -22,6 +22,7 @@ class DeviceBackend : public Backend {
                              std::int32_t* correct, Half* dlogits) override;
   void scale_to_half(std::int64_t elements, const float* in, float scale, Half* out,
                      std::int32_t* not_finite) override;
+  void block_squares(std::int64_t elements, const float* in, double* out) override;
 
   const DeviceKernels& kernels() const noexcept { return kernels_; }
   Stream stream() const noexcept { return stream_; }

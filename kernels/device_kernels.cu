@@ -6,13 +6,14 @@
 #include "kernels/optimizer.cu"
 #include "kernels/relu_backward.cu"
 #include "kernels/softmax_cross_entropy.cu"
+#include "kernels/sum_of_squares.cu"
 
 namespace leeway::kernels::LEEWAY_DEVICE {
 
 const DeviceKernels& device_kernels() {
   static const DeviceKernels table{
-      update,          scale_to_half, narrow,        widen,
-      bias_activation, relu_backward, bias_gradient, softmax_cross_entropy,
+      update,        scale_to_half, block_squares,         narrow, widen, bias_activation,
+      relu_backward, bias_gradient, softmax_cross_entropy,
   };
   return table;
 }

@@ -23,6 +23,7 @@ struct DeviceKernels {
   void (*update)(Stream stream, const UpdatePlan& plan);
   void (*scale_to_half)(Stream stream, std::int64_t elements, const float* in, float scale,
                         Half* out, std::int32_t* not_finite);
+  void (*block_squares)(Stream stream, std::int64_t elements, const float* in, double* out);
   // kF16 and kBf16.
   void (*narrow)(Stream stream, std::int64_t elements, const float* in, Dtype dtype,
                  std::byte* out);

@@ -13,6 +13,7 @@ void widen(const std::byte* in, std::size_t elements, Dtype dtype, float* out);
 bool encode_bf16(const float* in, std::size_t elements, float scale, Bfloat16* out);
 bool encode_blocks(Codec codec, const float* in, std::size_t elements, float scale, std::byte* out,
                    std::byte* scales);
+double sum_of_squares(const float* in, std::size_t elements);
 void update(const UpdatePlan* plans, std::size_t count);
 void bias_activation(std::int64_t rows, std::int64_t columns, const float* z, const Half* bias,
                      bool relu, Half* out);

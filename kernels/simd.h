@@ -12,6 +12,7 @@
 #include "kernels/optimizer_simd.h"
 #include "kernels/relu_backward_simd.h"
 #include "kernels/softmax_cross_entropy_simd.h"
+#include "kernels/sum_of_squares_simd.h"
 
 namespace leeway::kernels {
 
@@ -24,6 +25,7 @@ constexpr CpuKernels simd_table(const char* name) {
       simd::widen<V>,
       simd::encode_bf16<V>,
       simd::encode_blocks<V>,
+      simd::sum_of_squares<V>,
       simd::update<V>,
       simd::bias_activation<V>,
       simd::relu_backward<V>,

@@ -160,15 +160,21 @@ void JobCore::resolve() {
   for (Seat& worker : members_.workers()) {
     if (worker.who.state != rpc::MemberState::RESOLVING) continue;
     std::int64_t final_clock = first_clock(worker.who.id);
+    double final_factor = 1;
     bool all = true;
     for (const Seat& server : members_.servers()) {
       const auto it = server.server.resolving.find(worker.who.id);
       if (it == server.server.resolving.end())
         all = false;
-      else
-        final_clock = std::max(final_clock, it->second);
+      else if (it->second > final_clock) {
+        final_clock = it->second;
+        // Every server that counts the step says the same.
+        const auto factor = server.server.last_factors.find(worker.who.id);
+        final_factor = factor == server.server.last_factors.end() ? 1 : factor->second;
+      }
     }
     if (!all) continue;
+    worker.who.final_factor = final_factor;
     worker.who.state = rpc::MemberState::DEAD;
     worker.who.final_clock = final_clock;
     touch();

@@ -311,7 +311,8 @@ void Consistency::close(WorkerId id, WorkerState& worker, transport::Commit comm
                  .committed = committed,
                  .worker_state = std::move(commit.worker_state),
                  .samples = std::max(commit.samples, 1u),
-                 .based_on = worker.based_on};
+                 .based_on = worker.based_on,
+                 .factor = commit.factor};
   worker.samples = step.samples;
   if (worker.answered_at) {
     const Duration took = std::max(now_ - *worker.answered_at, Duration(1));
@@ -331,6 +332,7 @@ void Consistency::close(WorkerId id, WorkerState& worker, transport::Commit comm
   worker.steps.push_back(std::move(step));
   worker.ended = worker.ended.next();
   worker.last_abandoned = !committed;
+  if (committed) worker.last_factor = commit.factor;
 }
 
 Effects Consistency::end_step(const Sender& sender, const transport::Commit& commit,

@@ -70,7 +70,8 @@ struct WorkerNews {
   WorkerId id;
   Incarnation incarnation;
   WorkerPhase phase = WorkerPhase::kLive;
-  Clock final_clock;  // dead and finished ones
+  Clock final_clock;       // dead and finished ones
+  float final_factor = 1;  // dead ones: Commit::factor of the last of these steps
 };
 
 class Consistency {
@@ -101,8 +102,9 @@ class Consistency {
   // For the report.
   std::string held() const;  // id of the checkpoint at which this server stands still, or ""
   std::map<WorkerId, Clock> applied() const;
-  std::map<WorkerId, Clock> resolving() const;  // steps of each that count here so far
-  Clock furthest() const;                       // largest number of steps applied of any worker
+  std::map<WorkerId, Clock> resolving() const;     // steps of each that count here so far
+  std::map<WorkerId, float> last_factors() const;  // of those: Commit::factor of the last such step
+  Clock furthest() const;                          // largest number of steps applied of any worker
   // Who waits for whom, on what, since before `since`; one line each.
   std::vector<std::string> waiting(TimePoint since) const;
   bool initialized() const noexcept { return initialized_; }

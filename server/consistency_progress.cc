@@ -17,7 +17,7 @@ constexpr std::size_t kMostSums = 8;
 
 // The step as a part of the update that follows so many.
 Contribution contribution(StepId id, EndedStep& step, std::uint64_t updates) {
-  return {id, *step.slab, std::move(step.scales), updates - step.based_on, 1.0f};
+  return {id, *step.slab, std::move(step.scales), updates - step.based_on, step.factor};
 }
 
 }  // namespace
@@ -134,7 +134,7 @@ void Consistency::take_clock(Sum& sum) {
   if (unit == 0) return;
   const std::uint64_t total = std::accumulate(samples.begin(), samples.end(), late_samples_);
   for (std::size_t i = 0; i < samples.size(); ++i)
-    sum.contributions[i].factor = static_cast<float>(samples[i] / unit);
+    sum.contributions[i].factor *= static_cast<float>(samples[i] / unit);
   sum.weight = 1.0f / static_cast<float>(total / unit);
   // The late sum is of samples, not of units.
   if (late_samples_ != 0) sum.late = 1.0f / static_cast<float>(unit);
@@ -152,7 +152,7 @@ void Consistency::fold_late(Effects& effects) {
       applying_.push_back({id, step.clock});
       if (!step.committed || !step.slab) continue;
       fold.contributions.push_back(contribution({id, step.clock}, step, updates_));
-      fold.contributions.back().factor = static_cast<float>(step.samples);
+      fold.contributions.back().factor *= static_cast<float>(step.samples);
       late_samples_ += step.samples;
     }
   if (applying_.empty()) return;
@@ -307,7 +307,7 @@ void Consistency::settle(WorkerId id, WorkerState& worker, const WorkerNews& new
   if (worker.ended < news.final_clock && worker.ended.next() == news.final_clock &&
       whole(worker.open ? &*worker.open : nullptr)) {
     // Its COMMIT was lost on the way here, and with it how many samples it has: as many as before.
-    const transport::Commit lost{.samples = worker.samples};
+    const transport::Commit lost{.samples = worker.samples, .factor = news.final_factor};
     close(id, worker, worker.open ? worker.open->ending.value_or(lost) : lost);
   } else if (worker.ended < news.final_clock) {
     effects.emplace_back(
@@ -397,6 +397,13 @@ std::map<WorkerId, Clock> Consistency::resolving() const {
     if (worker.phase == WorkerPhase::kResolving)
       clocks[id] = Clock(worker.ended.value() - (worker.last_abandoned ? 1 : 0));
   return clocks;
+}
+
+std::map<WorkerId, float> Consistency::last_factors() const {
+  std::map<WorkerId, float> factors;
+  for (const auto& [id, worker] : workers_)
+    if (worker.phase == WorkerPhase::kResolving) factors[id] = worker.last_factor;
+  return factors;
 }
 
 Clock Consistency::furthest() const {

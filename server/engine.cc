@@ -431,6 +431,7 @@ Result<EngineReport> Engine::report() {
     EngineReport report = report_;
     report.applied = core_->applied();
     report.resolving = core_->resolving();
+    report.last_factors = core_->last_factors();
     report.held = core_->held();
     report.busy |= !report.resolving.empty();
     for (const std::string& line : core_->waiting(MonotonicClock::now() - kWaitingIsLong))

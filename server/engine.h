@@ -74,6 +74,7 @@ struct EngineView {
 struct EngineReport {
   std::int64_t epoch = 0;
   std::map<WorkerId, Clock> applied, resolving;
+  std::map<WorkerId, float> last_factors;
   std::string held;
   std::optional<WrittenShard> durable;
   std::string checkpoint_error;

@@ -74,7 +74,8 @@ Result<EngineView> read_view(const rpc::View& view, const rpc::Plan& plan) {
     out.workers.push_back(
         {{WorkerId(static_cast<std::uint32_t>(member.id)),
           Incarnation(static_cast<std::uint64_t>(member.incarnation)), phase_of(member.state),
-          Clock(static_cast<std::uint64_t>(member.final_clock))},
+          Clock(static_cast<std::uint64_t>(member.final_clock)),
+          static_cast<float>(member.final_factor)},
          to_bytes(member.fabric.address)});
   if (view.initializer >= 0)
     out.initializer = WorkerId(static_cast<std::uint32_t>(view.initializer));
@@ -103,6 +104,8 @@ rpc::ServerReport write_report(const EngineReport& report) {
   for (const auto& [worker, clock] : report.resolving)
     out.resolving[static_cast<std::int32_t>(worker.value())] =
         static_cast<std::int64_t>(clock.value());
+  for (const auto& [worker, factor] : report.last_factors)
+    out.last_factors[static_cast<std::int32_t>(worker.value())] = factor;
   out.held = report.held;
   if (report.durable) {
     out.durable = report.durable->id;

@@ -48,6 +48,7 @@ struct EndedStep {
   std::vector<std::byte> worker_state;
   std::uint32_t samples = 1;
   std::uint64_t based_on = 0;  // updates that the weights held on which it was computed
+  float factor = 1;            // of its COMMIT
 };
 
 // A pull that waits for the gate, or for the rest of its messages.
@@ -73,6 +74,7 @@ struct WorkerState {
   Clock applied;        // of those, how many the weights hold (abandoned ones count)
   std::uint64_t in_update = 0;  // of its ended steps, how many the update that runs brings
   bool last_abandoned = false;
+  float last_factor = 1;  // of the last step that it committed
   std::optional<OpenStep> open;
   std::optional<OpenStep> initial;  // its initial values; clock 0, no slab
   std::deque<EndedStep> steps;      // ended, not applied; clocks ascend

@@ -84,6 +84,7 @@ void put(Writer& out, const Commit& body) {
   LEEWAY_CHECK(body.worker_state.size() <= kMaxWorkerState);
   out.put(body.clock.value());
   out.put(body.samples);
+  out.put(body.factor);
   out.put(static_cast<std::uint16_t>(body.worker_state.size()));
   out.put(std::span<const std::byte>(body.worker_state));
 }
@@ -134,7 +135,7 @@ std::size_t body_size(const Push& b) {
 std::size_t body_size(const PushTaken& b) {
   return kPushTakenFixed + b.partitions.size() * kPushTakenEntry;
 }
-std::size_t body_size(const Commit& b) { return 14 + b.worker_state.size(); }
+std::size_t body_size(const Commit& b) { return 18 + b.worker_state.size(); }
 std::size_t body_size(const Committed&) { return 10; }
 std::size_t body_size(const Pull& b) {
   return kPullFixed + windows_of(b.memory) * kWindow + b.entries.size() * kPullEntry;
@@ -227,10 +228,12 @@ Result<Body> get_commit(Reader& in, MessageType type) {
   body.ending = static_cast<Ending>(type);
   body.clock = Clock(in.get<std::uint64_t>());
   body.samples = in.get<std::uint32_t>();
+  body.factor = in.get<float>();
   const auto n = in.get<std::uint16_t>();
   if (n > kMaxWorkerState)
     return bad("COMMIT with {} bytes of worker state, more than {}", n, kMaxWorkerState);
   if (!entries_follow(in, n, 1)) return bad("COMMIT with {} bytes of state has another length", n);
+  if (!(body.factor > 0 && body.factor <= 1)) return bad("COMMIT with a factor of {}", body.factor);
   const auto state = in.take(n);
   body.worker_state.assign(state.begin(), state.end());
   return body;

@@ -22,7 +22,8 @@
 //               CRC32C of the payload (else 0)
 //   PUSH_TAKEN  8 clock | 4 n | n * { 4 partition }
 //               clock: of the push; kInitialValues for initial values, since step 0 has clock 0 too
-//   COMMIT      8 clock | 4 samples | 2 n | n bytes of worker state
+//   COMMIT      8 clock | 4 samples | 4 factor (f32) | 2 n | n bytes of worker state
+//               factor: the step's gradients count so many times, 0 < factor <= 1
 //   ABANDON     as COMMIT: the step has a non-finite gradient, drop it and advance the clock
 //   INITIAL     as COMMIT: the pushes flagged initial are complete; no step, clock 0
 //   COMMITTED   8 clock | 2 type              (answers COMMIT, ABANDON and INITIAL)
@@ -61,7 +62,7 @@
 
 namespace leeway::transport {
 
-inline constexpr std::uint16_t kWireVersion = 5;
+inline constexpr std::uint16_t kWireVersion = 6;
 inline constexpr std::uint32_t kUnboundedStaleness = UINT32_MAX;
 inline constexpr std::size_t kMaxWorkerState = 512;
 
@@ -115,6 +116,7 @@ struct Commit {
   Ending ending = Ending::kCommit;
   std::uint32_t samples = 0;
   std::vector<std::byte> worker_state;  // opaque; goes into checkpoints at this clock
+  float factor = 1;                     // below 1: the gradient was clipped
 };
 struct Committed {
   Clock clock;

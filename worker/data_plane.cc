@@ -169,14 +169,14 @@ void DataPlane::push(std::vector<PartitionId> partitions, float scale) {
 }
 
 void DataPlane::end_step(std::vector<PartitionId> rest, float scale, Ending ending,
-                         std::uint32_t samples, std::vector<std::byte> state) {
+                         std::uint32_t samples, std::vector<std::byte> state, float factor) {
   note_checksums(rest);
-  endpoint_->post(
-      [this, rest = std::move(rest), scale, ending, samples, state = std::move(state)]() mutable {
-        if (!wire_) return;
-        if (!rest.empty()) carry_out(wire_->core.push(rest, scale, false));
-        carry_out(wire_->core.end(ending, samples, std::move(state)));
-      });
+  endpoint_->post([this, rest = std::move(rest), scale, ending, samples, state = std::move(state),
+                   factor]() mutable {
+    if (!wire_) return;
+    if (!rest.empty()) carry_out(wire_->core.push(rest, scale, false));
+    carry_out(wire_->core.end(ending, samples, std::move(state), factor));
+  });
 }
 
 void DataPlane::pull_final() {

@@ -78,7 +78,7 @@ class DataPlane {
   void push(std::vector<PartitionId> partitions, float scale);
   // Pushes the rest of the step and ends it.
   void end_step(std::vector<PartitionId> rest, float scale, transport::Ending ending,
-                std::uint32_t samples, std::vector<std::byte> state);
+                std::uint32_t samples, std::vector<std::byte> state, float factor = 1);
   void pull_final();
   // Logs what keeps `waiting` from coming.
   void explain(std::string waiting);

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <atomic>
 #include <limits>
+#include <numeric>
+
+#include "kernels/sum_of_squares.h"
 
 namespace leeway::worker {
 
@@ -56,6 +59,32 @@ void DeviceGradients::poison(const Layout::Tensor& tensor) {
                   sizeof infinity);
   const std::int32_t yes = 1;
   backend_.upload(not_finite_.as<std::int32_t>(), &yes, sizeof yes);
+}
+
+void DeviceGradients::square(std::size_t parameter, std::span<const float> gradient) {
+  if (first_square_.empty()) {
+    first_square_ = {0};
+    for (const Layout::Tensor& tensor : layout_.tensors())
+      first_square_.push_back(first_square_.back() +
+                              (tensor.elements + kernels::kNormBlock - 1) / kernels::kNormBlock);
+    squares_ = backend_.allocate(first_square_.back() * sizeof(double));
+    backend_.fill_zero(squares_.as<double>(), first_square_.back() * sizeof(double));
+  }
+  backend_.block_squares(static_cast<std::int64_t>(gradient.size()), gradient.data(),
+                         squares_.as<double>() + first_square_[parameter]);
+}
+
+// Block by block and parameter by parameter, as kernels::sum_of_squares() on the host.
+double DeviceGradients::squares() {
+  if (first_square_.empty()) return 0;
+  std::vector<double> blocks(first_square_.back());
+  backend_.download(blocks.data(), squares_.as<double>(), blocks.size() * sizeof(double));
+  double total = 0;
+  for (std::size_t p = 0; p + 1 < first_square_.size(); ++p)
+    total +=
+        std::accumulate(blocks.begin() + static_cast<std::ptrdiff_t>(first_square_[p]),
+                        blocks.begin() + static_cast<std::ptrdiff_t>(first_square_[p + 1]), 0.0);
+  return total;
 }
 
 // Copies go in order, so the value that comes before a part is as new as the part.

@@ -33,6 +33,8 @@ class DeviceGradients final : public GradientTarget {
   // `gradient` is in the backend's memory, and may be overwritten by later operations of it.
   bool encode(const Layout::Tensor& tensor, std::span<const float> gradient, float factor) override;
   void poison(const Layout::Tensor& tensor) override;
+  void square(std::size_t parameter, std::span<const float> gradient) override;
+  double squares() override;
   // Calls `send` when servers may read these parts, unless an element of the step was not finite by
   // then. `send` blocks no longer than the endpoint's queue does.
   Status publish(std::vector<PartitionId> parts, std::function<void()> send);
@@ -57,7 +59,10 @@ class DeviceGradients final : public GradientTarget {
   transport::GpuBuffer& buffer_;
   const Layout& layout_;
   kernels::Buffer not_finite_;  // one int32, as kernels::Backend::scale_to_half() sets it
-  transport::HostMemory seen_;  // its value when the copies so far began
+  // Of kernels::kNormBlock elements each: made when it is first asked for.
+  kernels::Buffer squares_;
+  std::vector<std::size_t> first_square_;  // by parameter, and the end
+  transport::HostMemory seen_;             // its value when the copies so far began
   std::shared_ptr<void> pinned_;
 };
 

@@ -1,10 +1,13 @@
 #include "worker/gradient_buffer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "kernels/codec.h"
+#include "kernels/sum_of_squares.h"
 
 namespace leeway::worker {
 
@@ -22,11 +25,19 @@ bool HostGradients::encode(const Layout::Tensor& tensor, std::span<const float> 
   return finite;
 }
 
+void HostGradients::square(std::size_t parameter, std::span<const float> gradient) {
+  if (parameter >= squares_.size()) squares_.resize(parameter + 1);
+  squares_[parameter] = kernels::sum_of_squares(gradient);
+}
+
+double HostGradients::squares() { return std::accumulate(squares_.begin(), squares_.end(), 0.0); }
+
 GradientBuffer::GradientBuffer(const Layout& layout, std::uint32_t accumulate,
-                               GradientTarget& target)
+                               GradientTarget& target, bool norms)
     : layout_(layout),
       accumulate_(accumulate),
       target_(target),
+      norms_(norms),
       pushes_(layout.tensors().size()),
       missing_(layout.parts().size()),
       sums_(layout.tensors().size()) {
@@ -68,6 +79,7 @@ GradientBuffer::Added GradientBuffer::finish(std::size_t parameter, std::span<co
   const Layout::Tensor& tensor = layout_.tensors()[parameter];
   if (tensor.elements == 0) return Added::kComplete;
   ++complete_;
+  if (norms_) target_.square(parameter, gradient);
   bool finite = target_.encode(tensor, gradient, 1.0f / static_cast<float>(accumulate_));
   if (poison) {
     target_.poison(tensor);
@@ -80,6 +92,10 @@ GradientBuffer::Added GradientBuffer::finish(std::size_t parameter, std::span<co
     ready_elements_ += layout_.parts()[id.value()].elements;
   }
   return Added::kComplete;
+}
+
+double GradientBuffer::norm() const {
+  return norms_ ? std::sqrt(target_.squares()) / accumulate_ : 0;
 }
 
 bool GradientBuffer::touched() const noexcept {

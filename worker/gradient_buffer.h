@@ -28,6 +28,10 @@ class GradientTarget {
                       float factor) = 0;
   // Makes its first element an infinity, where nobody else sees that the step is skipped.
   virtual void poison(const Layout::Tensor&) {}
+  // Sums the squares of what will be encoded of this parameter.
+  virtual void square(std::size_t parameter, std::span<const float> gradient) = 0;
+  // Of all parameters, as the last step squared them.
+  virtual double squares() = 0;
 };
 
 class HostGradients final : public GradientTarget {
@@ -37,17 +41,22 @@ class HostGradients final : public GradientTarget {
                 std::span<const std::span<std::byte>> payloads)
       : layout_(layout), codec_(codec), payloads_(payloads) {}
   bool encode(const Layout::Tensor& tensor, std::span<const float> gradient, float factor) override;
+  void square(std::size_t parameter, std::span<const float> gradient) override;
+  double squares() override;
 
  private:
   const Layout& layout_;
   const GradientCodec codec_;
   const std::span<const std::span<std::byte>> payloads_;
+  std::vector<double> squares_;  // by parameter
 };
 
 class GradientBuffer {
  public:
   // `accumulate` pushes of a parameter make its gradient; more than one are added up on the host.
-  GradientBuffer(const Layout& layout, std::uint32_t accumulate, GradientTarget& target);
+  // `norms`: norm() is wanted, which costs another look at every element.
+  GradientBuffer(const Layout& layout, std::uint32_t accumulate, GradientTarget& target,
+                 bool norms = false);
 
   void begin_step();
 
@@ -60,6 +69,10 @@ class GradientBuffer {
   // `gradient` has as many elements as the parameter, and lies where the target takes it.
   // `poison` puts an infinity into it.
   Added add(std::size_t parameter, std::span<const float> gradient, bool poison);
+
+  // Of the whole step's gradient as it was pushed, in FP32 before the cast: the order of pushes
+  // does not matter. 0 without `norms`. On a GPU, once the target has finished.
+  double norm() const;
 
   // The parts whose tensors are all complete, since the last call.
   std::vector<PartitionId> take_ready();
@@ -79,6 +92,7 @@ class GradientBuffer {
   const Layout& layout_;
   const std::uint32_t accumulate_;
   GradientTarget& target_;
+  const bool norms_;
   std::size_t wanted_ = 0;
   std::size_t complete_ = 0;
   std::vector<std::uint32_t> pushes_;  // of this step, by parameter

@@ -74,6 +74,9 @@ struct StepInfo {
 struct StepResult {
   bool skipped = false;   // a gradient was not finite: no server applies anything of the step
   double loss_scale = 1;  // of the next step
+  // Of this step's gradient over all tensors, without the loss scale and before clipping; 0 when
+  // the job has no clip_norm.
+  double gradient_norm = 0;
 };
 
 // How new the weights of a parameter are.

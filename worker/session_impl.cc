@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <limits>
 #include <type_traits>
 #include <utility>
 
@@ -254,7 +255,8 @@ void SessionImpl::make_buffers() {
   if (!gpu_) {
     check(data_->allocate(*layout_, settings_.pull_type(), settings_.gradients(), checksum));
     host_gradients_.emplace(*layout_, settings_.gradients(), data_->payloads());
-    gradients_.emplace(*layout_, options_.accumulate_steps, *host_gradients_);
+    gradients_.emplace(*layout_, options_.accumulate_steps, *host_gradients_,
+                       settings_.clip_norm > 0);
     return;
   }
   if (settings_.gradients().codec != Codec::kF16)
@@ -270,7 +272,8 @@ void SessionImpl::make_buffers() {
       DeviceGradients::make(*options_.device, gpu_, data_->device_gradients(), *layout_);
   if (!gradients) fail_with(gradients.error().message);
   device_gradients_ = std::move(*gradients);
-  gradients_.emplace(*layout_, options_.accumulate_steps, *device_gradients_);
+  gradients_.emplace(*layout_, options_.accumulate_steps, *device_gradients_,
+                     settings_.clip_norm > 0);
 }
 
 void SessionImpl::check(Status status) {
@@ -509,11 +512,16 @@ StepResult SessionImpl::commit(const StepInfo& info) {
   if (skip_)
     log::info("skipped step {}: a gradient is not finite; the loss scale is {} now", clock_.value(),
               scaler_.scale());
+  // The gradients left before their norm was known: the servers scale them down when they undo the
+  // loss scale.
+  const double norm = skip_ ? 0 : gradients_->norm() / scale;
+  const double factor = norm > settings_.clip_norm ? settings_.clip_norm / norm : 1;
   std::vector<PartitionId> rest;
   if (!skip_) rest = gradients_->take_ready();
   payloads_pushed_ += rest.size();
   data_->end_step(std::move(rest), scale, skip_ ? Ending::kAbandon : Ending::kCommit, info.samples,
-                  scaler_.save());
+                  scaler_.save(),
+                  std::max(static_cast<float>(factor), std::numeric_limits<float>::min()));
   clock_ = clock_.next();
   phase_ = Phase::kBetweenSteps;
 
@@ -525,7 +533,7 @@ StepResult SessionImpl::commit(const StepInfo& info) {
   report.loss = info.loss;
   report.epoch = info.epoch;
   report.loss_scale = scaler_.scale();
-  return {.skipped = skip_, .loss_scale = scaler_.scale()};
+  return {.skipped = skip_, .loss_scale = scaler_.scale(), .gradient_norm = norm};
 }
 
 void SessionImpl::pull_final() {

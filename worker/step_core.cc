@@ -90,7 +90,7 @@ Result<Effects> StepCore::push(const std::vector<PartitionId>& partitions, float
 }
 
 Result<Effects> StepCore::end(Ending ending, std::uint32_t samples,
-                              std::vector<std::byte> worker_state) {
+                              std::vector<std::byte> worker_state, float factor) {
   if (filling_.end)
     return fail(Code::kInvalidArgument,
                 fmt::format("{} ended twice", title(filling_.end->ending, filling_.end->clock)));
@@ -101,7 +101,8 @@ Result<Effects> StepCore::end(Ending ending, std::uint32_t samples,
   filling_.end = transport::Commit{.clock = clock_,
                                    .ending = ending,
                                    .samples = samples,
-                                   .worker_state = std::move(worker_state)};
+                                   .worker_state = std::move(worker_state),
+                                   .factor = factor};
   Effects effects;
   advance(effects);
   return effects;

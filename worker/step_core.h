@@ -94,8 +94,9 @@ class StepCore {
   // or not in the model, anything after the end of a step whose ending is still to be sent.
   Result<Effects> push(const std::vector<PartitionId>& partitions, float scale, bool initial);
   // For kCommit and kInitial every partition was pushed before.
+  // `factor`: Commit::factor, the same for every server.
   Result<Effects> end(transport::Ending ending, std::uint32_t samples,
-                      std::vector<std::byte> worker_state);
+                      std::vector<std::byte> worker_state, float factor = 1);
   // For the first step; later ones are asked for with the ending before.
   Result<Effects> pull_first();
   // With bound 0, when the pull on its way is answered: two never write one buffer.

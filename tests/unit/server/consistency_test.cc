@@ -804,4 +804,43 @@ TEST_CASE("C5: with s = 2 the others go on as soon as the slowest worker is decl
   CHECK(clock[1] == 20);
 }
 
+TEST_CASE("a step counts by its COMMIT's factor, on the server that missed the COMMIT too") {
+  for (const bool per_clock : {false, true}) {
+    CAPTURE(per_clock);
+    std::vector<CoreFixture> servers;
+    for (int i = 0; i < 2; ++i)
+      servers.emplace_back(CoreOptions{.per_clock = per_clock, .workers = 2});
+    for (CoreFixture& s : servers) {
+      for (std::uint32_t p = 0; p < 2; ++p) s.push(0, 0, p);
+      s.finish_reads();
+    }
+    servers[0].take(servers[0].core->end_step(CoreFixture::sender(0),
+                                              {.clock = Clock(0), .samples = 1, .factor = 0.25f},
+                                              servers[0].now));
+    Clock final_clock;
+    float final_factor = 1;
+    for (CoreFixture& s : servers) {
+      s.view({{WorkerPhase::kResolving, 0}, {WorkerPhase::kLive, 0}});
+      if (s.core->resolving().at(WorkerId(0)) <= final_clock) continue;
+      final_clock = s.core->resolving().at(WorkerId(0));
+      final_factor = s.core->last_factors().at(WorkerId(0));
+    }
+    CHECK(final_factor == 0.25f);
+    for (CoreFixture& s : servers) {
+      const std::vector<WorkerNews> news{
+          {WorkerId(0), Incarnation(1), WorkerPhase::kDead, final_clock, final_factor},
+          {WorkerId(1), Incarnation(2), WorkerPhase::kLive, Clock(0)}};
+      s.take(s.core->view(news, WorkerId(0), s.now));
+      s.step(1, 0, transport::Ending::kCommit, 1);
+      std::vector<float> factors;  // of worker 0, then of worker 1
+      for (std::size_t i = 0; i < s.updates.size(); ++i) {
+        for (const Sum& sum : s.updates[i].sums)
+          for (const Contribution& c : sum.contributions) factors.push_back(c.factor);
+        s.finish_update();
+      }
+      CHECK(factors == std::vector<float>{0.25f, 1.0f});
+    }
+  }
+}
+
 }  // namespace leeway::server

@@ -75,6 +75,7 @@ std::vector<Body> one_of_each() {
           some_inline_push(5),
           PushTaken{Clock(7), {PartitionId(1), PartitionId(UINT32_MAX)}},
           Commit{Clock(7), Ending::kCommit, 64, state(17)},
+          Commit{Clock(7), Ending::kCommit, 64, {}, 0.25f},
           Commit{Clock(7), Ending::kAbandon, 64, {}},
           Commit{Clock(0), Ending::kInitial, 0, {}},
           Committed{Clock(7), Ending::kAbandon},
@@ -98,7 +99,7 @@ std::string error_of(const std::vector<std::byte>& bytes) {
 
 TEST_CASE("the header lies where the documentation says") {
   const auto bytes = encode(kSender, Committed{Clock(0x0A0B), Ending::kInitial});
-  const unsigned char expected[] = {'L',  'W',  'Y',  '1',  5,    0, 6,  0, 0x88, 0x77, 0x66,
+  const unsigned char expected[] = {'L',  'W',  'Y',  '1',  6,    0, 6,  0, 0x88, 0x77, 0x66,
                                     0x55, 0x44, 0x33, 0x22, 0x11, 9, 0,  0, 0,    0,    0,
                                     0,    0,    3,    0,    0,    0, 10, 0, 0,    0,    0x0B,
                                     0x0A, 0,    0,    0,    0,    0, 0,  5, 0};
@@ -223,7 +224,7 @@ TEST_CASE("wrong values are refused by name") {
   CHECK(error_of(bytes).find("not a Leeway process") != std::string::npos);
   bytes = good;
   set(bytes, 4, 1, 2);
-  CHECK(error_of(bytes).find("wire version 1, this process 5") != std::string::npos);
+  CHECK(error_of(bytes).find("wire version 1, this process 6") != std::string::npos);
   CHECK(decode(bytes).error().code == Code::kUnsupported);
   for (const std::uint64_t type : {0u, 10u, 65535u}) {
     bytes = good;
@@ -262,6 +263,8 @@ TEST_CASE("wrong values are refused by name") {
   set(bytes, 32, 999, 2);
   CHECK(error_of(bytes).find("code 999") != std::string::npos);
   // More state than anybody may send.
+  for (const float factor : {0.0f, -1.0f, 1.5f, std::nanf(""), HUGE_VALF})
+    CHECK(!decode(encode(kSender, Commit{Clock(1), Ending::kCommit, 1, {}, factor})));
   bytes = encode(kSender, Commit{Clock(1), Ending::kCommit, 1, state(kMaxWorkerState)});
   CHECK(decode(bytes).has_value());
   bytes.push_back(std::byte{0});

@@ -70,6 +70,9 @@ class FakeGpuBackend final : public kernels::Backend {
                      std::int32_t* not_finite) override {
     run([=, this] { cpu_->scale_to_half(elements, here(in), scale, here(out), here(not_finite)); });
   }
+  void block_squares(std::int64_t elements, const float* in, double* out) override {
+    run([=, this] { cpu_->block_squares(elements, here(in), here(out)); });
+  }
 
  private:
   template <typename T>

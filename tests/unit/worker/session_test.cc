@@ -241,6 +241,46 @@ TEST_CASE("with accumulation the mean of the pushes travels") {
   CHECK(job.servers[0].masters().at(PartitionId(2)) == Floats{5, 6, 7});
 }
 
+TEST_CASE("a gradient beyond clip_norm is scaled down to it, by the same factor on every server") {
+  Job job;
+  job.scheduler.settings["clip_norm"] = "3";
+  auto session = job.start();
+  CHECK(job.step(*session, 0.5).gradient_norm == doctest::Approx(1.5));
+  CHECK(job.step(*session, 1).gradient_norm == doctest::Approx(3));  // nine elements: not beyond
+  CHECK(job.step(*session, -4).gradient_norm == doctest::Approx(12));
+  // One element of all counts, whatever server it is on.
+  REQUIRE(session->begin_step());
+  Floats gradient(6, 0.0f);
+  gradient[5] = static_cast<float>(session->loss_scale()) * 30;
+  session->push(job.a, gradient);
+  session->push(job.b, Floats(3, 0.0f));
+  CHECK(session->commit({}).gradient_norm == doctest::Approx(30));
+  session->finish({});
+  for (FakeServer& server : job.servers) {
+    const auto endings = server.endings();
+    REQUIRE(endings.size() == 5);  // the initial values' first
+    CHECK(endings[1].commit.factor == 1.0f);
+    CHECK(endings[2].commit.factor == 1.0f);
+    CHECK(endings[3].commit.factor == 0.25f);
+    CHECK(endings[4].commit.factor == doctest::Approx(0.1));
+  }
+}
+
+TEST_CASE("the norm is of the mean over micro-batches") {
+  Job job;
+  job.scheduler.settings["clip_norm"] = "3";
+  auto session = job.start({.accumulate_steps = 2});
+  REQUIRE(session->begin_step());
+  const auto scale = static_cast<float>(session->loss_scale());
+  for (const float value : {1.0f, 7.0f}) {
+    session->push(job.a, Floats(6, value * scale));
+    session->push(job.b, Floats(3, value * scale));
+  }
+  CHECK(session->commit({}).gradient_norm == doctest::Approx(12));
+  session->finish({});
+  CHECK(job.servers[0].endings().back().commit.factor == 0.25f);
+}
+
 TEST_CASE("N4: one infinity anywhere skips the whole step on every server, counted once") {
   Job job;
   auto session = job.start();
@@ -601,6 +641,16 @@ TEST_CASE("GPU: a gradient that is not finite is found on the device, and the st
   CHECK(gpu.weights(*session, gpu.job.b, 3) == Floats{6, 7, 8});
   session->finish({});
   CHECK(gpu.job.scheduler.finished()->skipped_steps == 1);
+}
+
+TEST_CASE("GPU: the norm for clip_norm is taken on the device") {
+  GpuJob gpu;
+  gpu.job.scheduler.settings["clip_norm"] = "3";
+  auto session = gpu.start();
+  CHECK(gpu.step(*session, 1).gradient_norm == doctest::Approx(3));
+  CHECK(gpu.step(*session, -4).gradient_norm == doctest::Approx(12));
+  session->finish({});
+  for (FakeServer& server : gpu.job.servers) CHECK(server.endings().back().commit.factor == 0.25f);
 }
 
 TEST_CASE("GPU: an injected infinity is in the device's memory, too") {

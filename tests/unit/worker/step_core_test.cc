@@ -99,7 +99,7 @@ TEST_CASE("COMMIT waits for every payload, then goes to all servers with the nex
   StepCore core = core_at();
   REQUIRE(core.push({part(0), part(1), part(2)}, 1, false));
   CHECK(core.taken(server(0), took(0, {part(0)})).value().size() == 1);
-  auto early = core.end(Ending::kCommit, 32, {std::byte{7}});
+  auto early = core.end(Ending::kCommit, 32, {std::byte{7}}, 0.5f);
   REQUIRE(early);
   CHECK(early->empty());
   CHECK(core.waiting_for() == "server.0 has not taken 1 payloads of step 0");
@@ -114,6 +114,7 @@ TEST_CASE("COMMIT waits for every payload, then goes to all servers with the nex
     CHECK(endings[s].commit.clock == Clock(0));
     CHECK(endings[s].commit.samples == 32);
     CHECK(endings[s].commit.worker_state.size() == 1);
+    CHECK(endings[s].commit.factor == 0.5f);
   }
   const auto pulls = of<SendPull>(*effects);
   REQUIRE(pulls.size() == 3);
