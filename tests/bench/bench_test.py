@@ -16,6 +16,8 @@ BENCHES = {
                      "--partition-mib", "1", "--servers", "2", "--workers", "2"],
     "pushpull-shm": ["pushpull", "--fabric", "shm", "--rounds", "1", "--model-mib", "4",
                      "--partition-mib", "1", "--servers", "2", "--workers", "2"],
+    "momentum-shm": ["pushpull", "--fabric", "shm", "--rounds", "1", "--model-mib", "4",
+                     "--partition-mib", "1", "--workers", "2", "--momentum", "0.9"],
     "small-tcp": ["small", "--fabric", "tcp", "--rounds", "1"],
     "small-shm": ["small", "--fabric", "shm", "--rounds", "1"],
     "checksum-tcp": ["checksum", "--fabric", "tcp", "--rounds", "1"],

@@ -59,6 +59,9 @@ int main(int argc, char** argv) {
   pushpull->add_option("--partition-mib", sizes.partition_mib, "MiB of FP32 weights a partition")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
+  pushpull->add_option("--momentum", sizes.momentum, "of the servers' update; 0 = plain sgd")
+      ->check(CLI::Range(0.0, 0.99))
+      ->capture_default_str();
   CLI::App* small = with_fabric(app.add_subcommand(
       "small", "a step of 10,000 small tensors over a step of one as large as all"));
   CLI::App* latency = with_fabric(app.add_subcommand(

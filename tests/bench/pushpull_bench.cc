@@ -40,7 +40,8 @@ void run_size(const PushPullOptions& options, PushPullOptions::Size size,
                    .servers = size.servers,
                    .workers = size.workers,
                    .elements = (options.model_mib << 20) / sizeof(float),
-                   .partition_elements = (options.partition_mib << 20) / sizeof(float)});
+                   .partition_elements = (options.partition_mib << 20) / sizeof(float),
+                   .momentum = options.momentum});
   // Last: no process starts while this one has a fabric open.
   RawFabric raw(options.fabric, raw_memory);
   raw.connect(peer.raw().address, peer.raw().memory);

@@ -3,8 +3,8 @@
 // between two processes in the same round.
 //
 // A model of n MiB has n MiB of FP32 master weights at the servers and n/2 MiB of FP16 on the wire,
-// each way, for each worker and step; partitions likewise. The update is SGD, staleness inf,
-// per_push.
+// each way, for each worker and step; partitions likewise. The update is SGD, with or without
+// momentum, staleness inf, per_push.
 //
 //   push  PUSH of the whole model and COMMIT, until the last step is applied; no pull
 //   pull  PULL of the whole model, nothing held; no push
@@ -33,6 +33,7 @@ struct PushPullOptions {
   int rounds = 7;
   std::size_t model_mib = 64;
   std::size_t partition_mib = 4;
+  float momentum = 0;  // 0 = sgd
   std::vector<Size> sizes = {{1, 1}, {1, 2}, {1, 4}, {2, 2}};
 };
 

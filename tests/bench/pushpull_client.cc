@@ -311,7 +311,7 @@ void PushPullClient::check(std::uint64_t steps) {
   pull(1);
   std::array<float, 7> wanted;
   for (std::size_t i = 0; i < wanted.size(); ++i)
-    wanted[i] = to_float(to_half(-kLearningRate * static_cast<float>(steps) * gradient_of(i)));
+    wanted[i] = to_float(to_half(weight_of(i, steps, plan_.momentum)));
   for (std::size_t i = 0; i < plan_.elements; ++i) {
     const float got = to_float(weights[i]);
     if (got != wanted[i % 7])

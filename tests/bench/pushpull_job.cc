@@ -40,7 +40,8 @@ PushPullJob::PushPullJob(const Options& options)
                          {"tensors", options.tensors},
                          {"partition_elements", options.partition_elements},
                          {"step_core", options.step_core},
-                         {"checksum", options.checksum}};
+                         {"checksum", options.checksum},
+                         {"momentum", options.momentum}};
   plan["servers"] = addresses(servers_);
   plan["workers"] = addresses(workers_);
   for (const auto* members : {&servers_, &workers_}) {

@@ -24,6 +24,7 @@ class PushPullJob {
     std::size_t partition_elements = 0;
     bool step_core = false;  // workers move whole steps, as a session does
     bool checksum = false;   // of the payloads, with step_core
+    float momentum = 0;      // of the servers' optimizer; 0 = sgd
   };
   explicit PushPullJob(const Options& options);
 

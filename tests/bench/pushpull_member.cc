@@ -30,6 +30,7 @@ PushPullPlan plan_of(const nlohmann::json& message) {
           .servers = static_cast<std::uint32_t>(message.at("servers").size()),
           .step_core = message.at("step_core"),
           .checksum = message.at("checksum"),
+          .momentum = message.at("momentum"),
           .server_addresses = addresses(message.at("servers")),
           .worker_addresses = addresses(message.at("workers"))};
 }
@@ -41,7 +42,8 @@ server::EngineConfig engine_config(const PushPullPlan& plan, std::uint32_t index
                               .servers = plan.servers,
                               .threads = std::max(1u, std::thread::hardware_concurrency())};
   config.settings.staleness.value = Bound::kInfinite;
-  config.settings.optimizer.value = "sgd";
+  config.settings.optimizer.value = plan.momentum == 0 ? "sgd" : "momentum";
+  config.settings.momentum = plan.momentum;
   config.settings.learning_rate = kLearningRate;
   for (std::size_t t = 0; t < plan.tensors; ++t)
     config.tensors.push_back(

@@ -23,6 +23,7 @@ struct PushPullPlan {
   std::uint32_t servers = 1;
   bool step_core = false;
   bool checksum = false;  // with step_core
+  float momentum = 0;     // of the servers' optimizer; 0 = sgd
   std::vector<std::vector<std::byte>> server_addresses, worker_addresses;
 
   std::size_t partitions() const { return (elements - 1) / partition_elements + 1; }
@@ -43,5 +44,15 @@ inline Incarnation worker_incarnation(std::uint32_t w) { return Incarnation(1001
 // Of element i, in every step of every worker. Small integers: sums stay exact in FP32, and seven
 // is prime to partition sizes, so a partition in another's place is seen.
 inline float gradient_of(std::size_t i) { return static_cast<float>(i % 7) - 3; }
+
+// Of element i after so many steps of all workers together, with the servers' own operations.
+inline float weight_of(std::size_t i, std::uint64_t steps, float momentum) {
+  float w = 0, m = 0;
+  for (std::uint64_t step = 0; step < steps; ++step) {
+    m = momentum * m + gradient_of(i);
+    w = w - kLearningRate * m;
+  }
+  return w;
+}
 
 }  // namespace leeway::bench
