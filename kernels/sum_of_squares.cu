@@ -1,5 +1,5 @@
-// A thread a block of kNormBlock elements, in grid strides: it reads kNormLanes neighbours at a time,
-// which is whole sectors, and keeps a sum for each. See kernels/sum_of_squares.h.
+// A thread a block of kNormBlock elements, in grid strides: it reads kNormLanes neighbours at a
+// time, which is whole sectors, and keeps a sum for each. See kernels/sum_of_squares.h.
 #include "kernels/device_math.cuh"
 #include "kernels/sum_of_squares.h"
 

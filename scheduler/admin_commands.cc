@@ -78,7 +78,7 @@ std::span<const Command> commands() {
              checkpoints_json);
        }},
       {"checkpoint", "", 0, true, "write one now and wait for it", take_checkpoint},
-      {"set", "KEY VALUE", 2, true, "change a setting while the job runs (learning_rate)",
+      {"set", "KEY VALUE", 2, true, "change the learning rate or its schedule while the job runs",
        [](const Context& c) {
          return done(c, c.client.change(c.token, c.arguments[0], c.arguments[1]),
                      fmt::format("{} = {}", c.arguments[0], c.arguments[1]));

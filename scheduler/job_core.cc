@@ -192,7 +192,8 @@ std::optional<Status> JobCore::outcome(const std::string& id) const {
 
 Status JobCore::change(const std::string& key, const std::string& value) {
   // What servers read from View.settings while they run.
-  static const std::vector<std::string> kChangeable = {"learning_rate"};
+  static const std::vector<std::string> kChangeable = {
+      "learning_rate", "schedule", "schedule_steps", "schedule_factor", "warmup_steps"};
   if (over()) return fail(Code::kRefused, "the job is over");
   if (std::find(kChangeable.begin(), kChangeable.end(), key) == kChangeable.end())
     return fail(Code::kInvalidArgument,

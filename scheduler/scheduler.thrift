@@ -100,7 +100,7 @@ struct View {
   4: list<Member> servers,
   5: list<Member> workers,
   6: CheckpointOrder checkpoint,
-  7: map<string, string> settings, // changed while running (learning_rate)
+  7: map<string, string> settings, // changed while running (the learning rate and its schedule)
   8: i32 initializer,    // the worker that pushes the initial values; -1 when restored or done
 }
 

@@ -400,7 +400,7 @@ void Engine::on_view(const EngineView& view) {
       report_.fault =
           fmt::format("cannot reach worker.{}: {}", worker.news.id.value(), peer.error().message);
   }
-  rule_.set_learning_rate(view.learning_rate);
+  rule_.change(view.settings);
   const TimePoint now = MonotonicClock::now();
   run(core_->view(news, view.initializer, now));
   release_mapped_of_the_gone();

@@ -68,7 +68,7 @@ struct EngineView {
   Order order = Order::kNone;
   std::string checkpoint;
   std::map<WorkerId, Clock> cut;
-  double learning_rate = 0;
+  JobSettings settings;  // with what was changed while the job runs
 };
 
 struct EngineReport {

@@ -90,7 +90,7 @@ Result<EngineView> read_view(const rpc::View& view, const rpc::Plan& plan) {
   for (const auto& [name, value] : view.settings) values[name] = value;
   auto settings = JobSettings::from_values(values);
   if (!settings) return tl::unexpected(settings.error());
-  out.learning_rate = settings->learning_rate;
+  out.settings = std::move(*settings);
   return out;
 }
 

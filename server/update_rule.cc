@@ -20,9 +20,13 @@ UpdateRule::UpdateRule(const JobSettings& settings, Clock clock)
              .delay_compensation = static_cast<float>(settings.delay_compensation)},
       clock_(clock) {}
 
-void UpdateRule::set_learning_rate(double value) {
-  settings_.learning_rate = value;
-  hyper_.learning_rate = static_cast<float>(value);
+void UpdateRule::change(const JobSettings& settings) {
+  settings_.learning_rate = settings.learning_rate;
+  settings_.schedule = settings.schedule;
+  settings_.schedule_steps = settings.schedule_steps;
+  settings_.schedule_factor = settings.schedule_factor;
+  settings_.warmup_steps = settings.warmup_steps;
+  hyper_.learning_rate = static_cast<float>(settings.learning_rate);
 }
 
 double UpdateRule::rate_of(const Contribution& contribution) const {

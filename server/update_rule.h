@@ -32,8 +32,8 @@ class UpdateRule {
 
   Optimizer optimizer() const noexcept { return optimizer_; }
   const kernels::Hyper& hyper() const noexcept { return hyper_; }
-  // Changed while the job runs.
-  void set_learning_rate(double value);
+  // Takes the learning rate and its schedule, which may change while the job runs.
+  void change(const JobSettings& settings);
 
   // Fills the rate of this update and multiplies the factors of its contributions.
   void weigh(Sum& sum);

@@ -58,8 +58,8 @@ server::EngineConfig engine_config(const PushPullPlan& plan, std::uint32_t index
   return config;
 }
 
-server::EngineView engine_view(const PushPullPlan& plan) {
-  server::EngineView view{.epoch = 1, .initializer = WorkerId(0), .learning_rate = kLearningRate};
+server::EngineView engine_view(const PushPullPlan& plan, const JobSettings& settings) {
+  server::EngineView view{.epoch = 1, .initializer = WorkerId(0), .settings = settings};
   for (std::uint32_t w = 0; w < plan.worker_addresses.size(); ++w)
     view.workers.push_back(
         {{WorkerId(w), worker_incarnation(w), server::WorkerPhase::kLive, Clock(0)},
@@ -126,8 +126,9 @@ int serve_as_server(const std::string& fabric, std::uint32_t index) {
     auto endpoint = transport::Endpoint::open({.fabric = fabric, .peers = kPeers});
     link.send({{"address", to_json(endpoint->info().address)}});
     const PushPullPlan plan = plan_of(link.receive(kOrderDeadline));
-    server::Engine engine(std::move(endpoint), engine_config(plan, index));
-    engine.view(engine_view(plan));
+    const server::EngineConfig config = engine_config(plan, index);
+    server::Engine engine(std::move(endpoint), config);
+    engine.view(engine_view(plan, config.settings));
     // The report comes after the view: the engine has connected to the workers by then.
     const auto report = value_or_throw(engine.report());
     if (!report.fault.empty()) throw std::runtime_error(report.fault);

@@ -66,7 +66,7 @@ void TrainingCluster::plan() {
     tensors.push_back({name, {size}});
   }
 
-  server::EngineView view{.epoch = 1, .initializer = WorkerId(0), .learning_rate = 1};
+  server::EngineView view{.epoch = 1, .initializer = WorkerId(0), .settings = settings_};
   std::map<WorkerId, server::CoreConfig::Worker> known;
   for (std::uint32_t w = 0; w < options_.workers; ++w) {
     auto worker = std::make_unique<Worker>();

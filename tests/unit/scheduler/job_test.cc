@@ -304,6 +304,11 @@ TEST_CASE("N8 the learning rate can change while the job runs, nothing else can"
   CHECK(job.core.status(job.now).settings.at("learning_rate") == "0.001");
   CHECK(contains(error_of(job.core.change("learning_rate", "fast")), "learning_rate"));
   CHECK(contains(error_of(job.core.change("learning_rate", "-1")), "negative"));
+  // A schedule that cannot be computed is refused, and what was before stays.
+  CHECK(contains(error_of(job.core.change("schedule", "cosine")), "schedule_steps"));
+  REQUIRE(job.core.change("schedule_steps", "100").has_value());
+  REQUIRE(job.core.change("schedule", "cosine").has_value());
+  CHECK(job.core.view().settings.at("schedule") == "cosine");
   CHECK(contains(error_of(job.core.change("staleness", "3")), "what can: learning_rate"));
 }
 

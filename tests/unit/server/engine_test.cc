@@ -140,8 +140,9 @@ EngineConfig config_for(const std::string& checkpoint_dir, const std::string& re
   return config;
 }
 
-EngineView view_for(const FakeWorker& worker, std::int64_t epoch) {
-  EngineView view{.epoch = epoch, .initializer = WorkerId(0), .learning_rate = 1.0};
+EngineView view_for(const FakeWorker& worker, std::int64_t epoch,
+                    const JobSettings& settings = config_for("").settings) {
+  EngineView view{.epoch = epoch, .initializer = WorkerId(0), .settings = settings};
   view.workers.push_back(
       {{WorkerId(0), Incarnation(5), WorkerPhase::kLive, Clock(0)}, worker.address()});
   return view;
@@ -304,7 +305,7 @@ TEST_CASE("N8: a learning rate that falls at step 10 changes step 11 by the new 
   config.settings.schedule_factor = 0.5;
   FakeWorker worker;
   Server server(config);
-  server.engine->view(view_for(worker, 1));
+  server.engine->view(view_for(worker, 1, config.settings));
   std::vector<float> expected(10, 1.0f);
   expected.insert(expected.end(), {0.5f, 0.5f});
   CHECK(changes(worker, server, 12) == expected);
@@ -317,7 +318,7 @@ TEST_CASE(
   config.settings.delay_compensation = 0.5;
   FakeWorker worker;
   Server server(config);
-  server.engine->view(view_for(worker, 1));
+  server.engine->view(view_for(worker, 1, config.settings));
   CHECK(changes(worker, server, 4) == std::vector<float>(4, 1.0f));
 }
 
