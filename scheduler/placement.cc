@@ -3,16 +3,21 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <compare>
 #include <numeric>
-#include <queue>
+#include <utility>
 
 #include "common/tensor.h"
 
 namespace leeway::scheduler {
 namespace {
 
+// A shard is updated in parallel and moved in a pipeline, both by partitions.
 constexpr std::uint64_t kCutsPerShard = 16;
 constexpr std::uint64_t kCutAlignment = 1024;
+// A new server takes from each old one at least this part of a share, so that many servers do not
+// make many crumbs.
+constexpr std::uint64_t kLeastGift = 64;
 
 Error bad_tensor(std::string_view name, std::string_view why) {
   return {Code::kInvalidArgument, fmt::format("tensor '{}' {}", name.substr(0, 80), why)};
@@ -32,22 +37,97 @@ std::uint64_t cut_size(std::uint64_t total, std::uint64_t partition_elements,
   return std::min(partition_elements, aligned);
 }
 
-// The largest first, each to the server that has least.
-void spread(std::vector<rpc::Partition>& partitions, std::uint32_t servers) {
-  std::vector<std::size_t> order(partitions.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    return partitions[a].elements > partitions[b].elements;
-  });
-  using Load = std::pair<std::uint64_t, std::uint32_t>;  // elements, server
-  std::priority_queue<Load, std::vector<Load>, std::greater<>> least;
-  for (std::uint32_t server = 0; server < servers; ++server) least.emplace(0, server);
-  for (const std::size_t index : order) {
-    auto [load, server] = least.top();
-    least.pop();
-    partitions[index].server = static_cast<std::int32_t>(server);
-    least.emplace(load + static_cast<std::uint64_t>(partitions[index].elements), server);
+// A range of a tensor, in elements.
+struct Piece {
+  std::uint32_t tensor = 0;
+  std::uint64_t first = 0;
+  std::uint64_t elements = 0;
+  friend auto operator<=>(const Piece&, const Piece&) = default;
+};
+
+class Shards {
+ public:
+  // All on one server.
+  explicit Shards(std::vector<Piece> pieces) : shards_{std::move(pieces)}, loads_(1) {
+    for (const Piece& piece : shards_[0]) total_ += piece.elements;
+    loads_[0] = total_;
   }
+
+  // One server more, which takes from those that have most and otherwise moves nothing.
+  void add_server() {
+    const std::uint64_t share = total_ / (shards_.size() + 1);
+    std::vector<std::size_t> donors(shards_.size());
+    std::iota(donors.begin(), donors.end(), std::size_t{0});
+    std::ranges::stable_sort(donors, std::ranges::greater(),
+                             [&](std::size_t s) { return loads_[s]; });
+    shards_.emplace_back();
+    loads_.push_back(0);
+    const std::uint64_t level = level_for(donors, share);
+    for (const std::size_t donor : donors) {
+      const std::uint64_t above = loads_[donor] - std::min(level, loads_[donor]);
+      const std::uint64_t wanted = share - std::min(loads_.back(), share);
+      give(donor, std::min(wanted, std::max(above, share / kLeastGift)));
+    }
+    std::ranges::sort(shards_.back());
+  }
+
+  const std::vector<std::vector<Piece>>& all() const { return shards_; }
+
+ private:
+  // What lies above it, of all, makes one share.
+  std::uint64_t level_for(const std::vector<std::size_t>& descending, std::uint64_t share) const {
+    std::uint64_t sum = 0;
+    for (std::size_t n = 0; n < descending.size(); ++n) {
+      sum += loads_[descending[n]];
+      const std::uint64_t level = sum > share ? (sum - share) / (n + 1) : 0;
+      if (n + 1 == descending.size() || level >= loads_[descending[n + 1]]) return level;
+    }
+    return 0;
+  }
+
+  // To the last server: whole pieces, spread over the model so that no time of a step belongs to
+  // one server, then a part of the largest that is left.
+  void give(std::size_t donor, std::uint64_t elements) {
+    if (elements == 0) return;
+    const double part = static_cast<double>(elements) / static_cast<double>(loads_[donor]);
+    std::vector<Piece>& to = shards_.back();
+    std::vector<Piece> stays;
+    double due = 0;
+    std::uint64_t left = elements;
+    for (const Piece& piece : shards_[donor]) {
+      const auto size = static_cast<double>(piece.elements);
+      due += part * size;
+      const bool goes = piece.elements <= left && due >= size / 2;
+      (goes ? to : stays).push_back(piece);
+      if (!goes) continue;
+      due -= size;
+      left -= piece.elements;
+    }
+    left = left / kCutAlignment * kCutAlignment;
+    const auto largest = std::ranges::max_element(stays, {}, &Piece::elements);
+    if (left > 0 && largest != stays.end() && largest->elements > left) {
+      largest->elements -= left;
+      to.push_back({largest->tensor, largest->first + largest->elements, left});
+    } else {
+      left = 0;
+    }
+    shards_[donor] = std::move(stays);
+    std::uint64_t load = 0;
+    for (const Piece& piece : shards_[donor]) load += piece.elements;
+    loads_.back() += loads_[donor] - load;
+    loads_[donor] = load;
+  }
+
+  std::vector<std::vector<Piece>> shards_;  // each in order
+  std::vector<std::uint64_t> loads_;
+  std::uint64_t total_ = 0;
+};
+
+tl::unexpected<Error> too_many(const rpc::TensorSpec& tensor, std::uint64_t cut) {
+  return fail(Code::kResourceExhausted,
+              fmt::format("tensor '{}' of shape {} makes more than {} partitions of {} elements; "
+                          "raise partition_elements",
+                          tensor.name.substr(0, 80), to_string(tensor.shape), kMaxPartitions, cut));
 }
 
 }  // namespace
@@ -91,27 +171,36 @@ Result<Placement> place(std::vector<rpc::TensorSpec> tensors, std::uint64_t part
                         std::uint32_t servers) {
   Placement out{std::move(tensors), {}};
   std::uint64_t total = 0;
-  for (const rpc::TensorSpec& tensor : out.tensors) total += elements_of(tensor);
-  const std::uint64_t cut = cut_size(total, partition_elements, servers);
+  std::vector<Piece> pieces;
   for (std::size_t t = 0; t < out.tensors.size(); ++t) {
     const std::uint64_t elements = elements_of(out.tensors[t]);
-    if (elements / cut + out.partitions.size() >= kMaxPartitions)
-      return fail(
-          Code::kResourceExhausted,
-          fmt::format("tensor '{}' of shape {} makes more than {} partitions of {} elements; "
-                      "raise partition_elements",
-                      out.tensors[t].name.substr(0, 80), to_string(out.tensors[t].shape),
-                      kMaxPartitions, cut));
-    for (std::uint64_t first = 0; first < elements; first += cut) {
-      rpc::Partition partition;
-      partition.id = static_cast<std::int32_t>(out.partitions.size());
-      partition.tensor = static_cast<std::int32_t>(t);
-      partition.first = static_cast<std::int64_t>(first);
-      partition.elements = static_cast<std::int64_t>(std::min(cut, elements - first));
-      out.partitions.push_back(partition);
-    }
+    total += elements;
+    if (elements / partition_elements + pieces.size() >= kMaxPartitions)
+      return too_many(out.tensors[t], partition_elements);
+    for (std::uint64_t first = 0; first < elements; first += partition_elements)
+      pieces.push_back(
+          {static_cast<std::uint32_t>(t), first, std::min(partition_elements, elements - first)});
   }
-  spread(out.partitions, servers);
+  const std::uint64_t cut = cut_size(total, partition_elements, servers);
+  Shards shards(std::move(pieces));
+  for (std::uint32_t s = 1; s < servers; ++s) shards.add_server();
+  for (std::uint32_t s = 0; s < servers; ++s)
+    for (const Piece& piece : shards.all()[s]) {
+      if (piece.elements / cut + out.partitions.size() >= kMaxPartitions)
+        return too_many(out.tensors[piece.tensor], cut);
+      for (std::uint64_t at = 0; at < piece.elements; at += cut) {
+        rpc::Partition partition;
+        partition.tensor = static_cast<std::int32_t>(piece.tensor);
+        partition.first = static_cast<std::int64_t>(piece.first + at);
+        partition.elements = static_cast<std::int64_t>(std::min(cut, piece.elements - at));
+        partition.server = static_cast<std::int32_t>(s);
+        out.partitions.push_back(partition);
+      }
+    }
+  std::ranges::sort(out.partitions, {},
+                    [](const rpc::Partition& p) { return std::pair(p.tensor, p.first); });
+  for (std::size_t i = 0; i < out.partitions.size(); ++i)
+    out.partitions[i].id = static_cast<std::int32_t>(i);
   return out;
 }
 

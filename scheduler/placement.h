@@ -1,10 +1,11 @@
 // Where the model lies: tensors in name order, cut into partitions, the partitions spread over the
 // servers by size. A pure function of its arguments: every run places the same model the same way.
 //
-// A partition has at most `partition_elements` elements, and fewer where that is what it takes to
-// spread the model evenly: a server's share is cut into about sixteen, in multiples of 1024
-// elements, so that a shard is within some percent of the mean even if one tensor is most of the
-// model.
+// With n servers it is what it was with n - 1, but for what the last one takes: about a share, from
+// those that have most. It takes every so-manyth piece of `partition_elements`, so that at any time
+// of a step all servers have work, and cuts one to measure, in multiples of 1024 elements, so
+// shards differ by a few percent at most even if one tensor is most of the model. Where a shard
+// would not have about sixteen partitions its pieces are cut smaller.
 #pragma once
 
 #include <cstdint>

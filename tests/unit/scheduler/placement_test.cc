@@ -1,7 +1,11 @@
 #include "scheduler/placement.h"
 
 #include <algorithm>
+#include <map>
 #include <random>
+#include <set>
+#include <string>
+#include <utility>
 
 #include "job_fixture.h"
 
@@ -55,6 +59,108 @@ TEST_CASE("Y1 an embedding of over half of all parameters is split over three se
         on[static_cast<std::size_t>(p.server)] = true;
     CHECK(std::count(on.begin(), on.end(), true) == 3);
   }
+}
+
+// By the published shapes.
+std::vector<rpc::TensorSpec> transformer_7b() {
+  std::vector<rpc::TensorSpec> model{tensor("embedding", {32000, 4096}),
+                                     tensor("head", {32000, 4096}), tensor("norm", {4096})};
+  for (int layer = 0; layer < 32; ++layer) {
+    const std::string prefix = "layer" + std::to_string(layer) + ".";
+    for (const char* name : {"q", "k", "v", "o"})
+      model.push_back(tensor(prefix + name, {4096, 4096}));
+    for (const char* name : {"up", "gate", "down"})
+      model.push_back(tensor(prefix + name, {11008, 4096}));
+    for (const char* name : {"norm1", "norm2"}) model.push_back(tensor(prefix + name, {4096}));
+  }
+  return model;
+}
+
+std::vector<rpc::TensorSpec> resnet50() {
+  std::vector<rpc::TensorSpec> model{tensor("conv1", {64, 3, 7, 7}), tensor("fc", {1000, 2048}),
+                                     tensor("fc.bias", {1000})};
+  std::int64_t in = 64;
+  const std::int64_t blocks[] = {3, 4, 6, 3};
+  for (std::int64_t stage = 0; stage < 4; ++stage)
+    for (std::int64_t block = 0; block < blocks[stage]; ++block) {
+      const std::string prefix = "s" + std::to_string(stage) + "." + std::to_string(block) + ".";
+      const std::int64_t width = std::int64_t{64} << stage;
+      model.push_back(tensor(prefix + "conv1", {width, in, 1, 1}));
+      model.push_back(tensor(prefix + "conv2", {width, width, 3, 3}));
+      model.push_back(tensor(prefix + "conv3", {width * 4, width, 1, 1}));
+      if (block == 0) model.push_back(tensor(prefix + "down", {width * 4, in, 1, 1}));
+      for (const char* name : {"bn1", "bn2"}) model.push_back(tensor(prefix + name, {2, width}));
+      model.push_back(tensor(prefix + "bn3", {2, width * 4}));
+      in = width * 4;
+    }
+  return model;
+}
+
+std::vector<rpc::TensorSpec> mostly_a_table() {
+  std::vector<rpc::TensorSpec> model{tensor("table", {900'000, 64})};
+  for (int i = 0; i < 25; ++i) model.push_back(tensor("dense" + std::to_string(i), {400, 640}));
+  return model;
+}
+
+// Elements whose server differs.
+std::uint64_t moved(const Placement& before, const Placement& after) {
+  std::uint64_t differ = 0;
+  std::size_t b = 0;
+  for (const rpc::Partition& p : after.partitions) {
+    std::int64_t at = p.first;
+    while (at < p.first + p.elements) {
+      const auto ended = [&](const rpc::Partition& old) {
+        return old.tensor < p.tensor || (old.tensor == p.tensor && old.first + old.elements <= at);
+      };
+      while (ended(before.partitions[b])) ++b;
+      const rpc::Partition& old = before.partitions[b];
+      const std::int64_t end = std::min(p.first + p.elements, old.first + old.elements);
+      if (old.server != p.server) differ += static_cast<std::uint64_t>(end - at);
+      at = end;
+    }
+  }
+  return differ;
+}
+
+TEST_CASE("Y1 real models lie evenly on up to 256 servers, and one more moves the least") {
+  const std::pair<std::string, std::vector<rpc::TensorSpec>> models[] = {
+      {"transformer of 7 B", transformer_7b()},
+      {"ResNet-50", resnet50()},
+      {"a table of 90 %", mostly_a_table()}};
+  for (const auto& [name, model] : models) {
+    CAPTURE(name);
+    double worst_ratio = 1, worst_move = 0;
+    std::size_t most_partitions = 0;
+    auto before = placed(model, 1 << 20, 1);
+    std::uint64_t total = 0;
+    for (const rpc::Partition& p : before.partitions)
+      total += static_cast<std::uint64_t>(p.elements);
+    for (std::uint32_t servers = 2; servers <= 256; servers += servers < 20 ? 1 : 59) {
+      CAPTURE(servers);
+      if (servers > 20) before = placed(model, 1 << 20, servers - 1);
+      const auto after = placed(model, 1 << 20, servers);
+      check_covers(after, 1 << 20, servers);
+      worst_ratio = std::max(worst_ratio, ratio(after, servers));
+      const double ideal = static_cast<double>(total) / servers;
+      worst_move = std::max(worst_move, static_cast<double>(moved(before, after)) / ideal);
+      most_partitions = std::max(most_partitions, after.partitions.size());
+      before = after;
+    }
+    MESSAGE(name << ": largest over smallest shard at most " << worst_ratio
+                 << ", moved by one more server at most " << worst_move
+                 << " of 1/(n+1), partitions at most " << most_partitions);
+    CHECK(worst_ratio <= 1.05);
+    CHECK(worst_move <= 1.01);
+  }
+}
+
+TEST_CASE("a large tensor lies on all servers, so that they share the work at any time of a step") {
+  const auto placement = placed(transformer_7b(), 1 << 20, 4);
+  std::map<std::int32_t, std::set<std::int32_t>> servers;
+  for (const rpc::Partition& p : placement.partitions) servers[p.tensor].insert(p.server);
+  for (const auto& [t, on] : servers)
+    if (*element_count(placement.tensors[static_cast<std::size_t>(t)].shape) >= 1 << 24)
+      CHECK(on.size() == 4);
 }
 
 TEST_CASE("random models are covered and even, whatever the order they are declared in") {
