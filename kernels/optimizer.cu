@@ -10,6 +10,10 @@ struct DeviceGradients {
   Gradient list[kMaxDeviceGradients];
 };
 
+// Kernels may use the constant, and not call the function.
+template <Optimizer kOptimizer>
+constexpr int kArrays = state_arrays(kOptimizer);
+
 template <Optimizer kOptimizer>
 __global__ void update_kernel(UpdatePlan plan, DeviceGradients gradients) {
   const auto elements = static_cast<std::int64_t>(plan.elements);
@@ -25,8 +29,8 @@ __global__ void update_kernel(UpdatePlan plan, DeviceGradients gradients) {
                                     0.0f + load_element(gradient.then, plan.publish_dtype, i)));
     }
     float unused = 0.0f;
-    float& m = state_arrays(kOptimizer) > 0 ? plan.m[i] : unused;
-    float& v = state_arrays(kOptimizer) > 1 ? plan.v[i] : unused;
+    float& m = kArrays<kOptimizer> > 0 ? plan.m[i] : unused;
+    float& v = kArrays<kOptimizer> > 1 ? plan.v[i] : unused;
     const float w = step_element<kOptimizer, Scalar>(plan.coefficients, g, plan.master[i], m, v);
     plan.master[i] = w;
     if (plan.publish != nullptr) store_element(plan.publish, plan.publish_dtype, i, w);

@@ -156,7 +156,7 @@ Status TrainingCluster::push(Worker& worker, std::uint64_t step, std::span<const
   worker.backend->upload(worker.computed.as<float>(), gradient.data(), gradient.size_bytes());
   for (const worker::Layout::Tensor& tensor : worker.layout.tensors())
     worker.gradients->encode(tensor, {worker.computed.as<float>(tensor.begin), tensor.elements}, 1);
-  const auto publish = [&](std::vector<PartitionId> some) {
+  const auto publish = [&](const std::vector<PartitionId>& some) {
     return worker.gradients->publish(some, [&worker, some] { worker.data->push(some, 1); });
   };
   for (auto part = parts.begin(); part != half; ++part)
