@@ -18,6 +18,11 @@ void JobSettings::describe(Knobs& k) {
   k.add("grace_ms", grace_ms,
         "how long a clock waits for more than its quorum; auto = while it is worth it");
   k.add("consistent", consistent, "every pull is of one cut; what cannot promise that is refused");
+  k.add("local_steps", local_steps, "steps",
+        "more than 1: a worker takes so many of its own, then pushes how its weights changed");
+  k.add("local_optimizer", local_optimizer, "the rule of local steps; its state starts each round");
+  k.add("local_learning_rate", local_learning_rate, "per local step", "step size of local steps");
+  k.add("local_momentum", local_momentum, "0..1", "local momentum, nesterov: what stays of it");
   k.add("optimizer", optimizer, "the servers' update rule");
   k.add("learning_rate", learning_rate, "per update", "step size of the optimizer");
   k.add("momentum", momentum, "0..1", "momentum, nesterov, delayed_nesterov: what stays of it");
@@ -72,11 +77,19 @@ void JobSettings::describe(Knobs& k) {
 
 Dtype JobSettings::pull_type() const { return *parse_dtype(pull_dtype.value); }
 
-Optimizer JobSettings::optimizer_type() const {
+namespace {
+
+Optimizer optimizer_named(const Choice& choice) {
   for (const OptimizerKind& kind : kOptimizerKinds)
-    if (kind.name == optimizer.value) return kind.optimizer;
+    if (kind.name == choice.value) return kind.optimizer;
   throw std::logic_error("a Choice holds one of its words");
 }
+
+}  // namespace
+
+Optimizer JobSettings::optimizer_type() const { return optimizer_named(optimizer); }
+
+Optimizer JobSettings::local_optimizer_type() const { return optimizer_named(local_optimizer); }
 
 bool JobSettings::decays(std::string_view tensor) const {
   return weight_decay != 0 && !matches_any(weight_decay_skip, tensor);
@@ -109,6 +122,11 @@ Status JobSettings::check() const {
     return bad("quorum needs update = per_clock: with per_push no step waits for another");
   if ((grace_ms.automatic || grace_ms.wait.count() != 0) && quorum == 0)
     return bad("grace_ms needs a quorum: without one a clock waits for every worker");
+  if (local_steps == 0) return bad("local_steps must be at least 1");
+  if (local_learning_rate <= 0)
+    return bad(fmt::format("local_learning_rate = {} is not positive", local_learning_rate));
+  if (local_momentum < 0 || local_momentum >= 1)
+    return bad(fmt::format("local_momentum = {} is not in [0, 1)", local_momentum));
   if (learning_rate < 0) return bad(fmt::format("learning_rate = {} is negative", learning_rate));
   if (momentum < 0 || momentum >= 1)
     return bad(fmt::format("momentum = {} is not in [0, 1)", momentum));

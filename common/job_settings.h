@@ -22,6 +22,10 @@ struct JobSettings {
   std::uint32_t quorum = 0;  // 0 = all
   Grace grace_ms;
   bool consistent = false;
+  std::uint64_t local_steps = 1;
+  Choice local_optimizer{"sgd", {"sgd", "momentum", "nesterov", "adam"}};
+  double local_learning_rate = 0.01;
+  double local_momentum = 0.9;
 
   // The servers' optimizer.
   Choice optimizer{"momentum", optimizer_names()};
@@ -74,6 +78,7 @@ struct JobSettings {
   void describe(Knobs& knobs);
   Dtype pull_type() const;
   Optimizer optimizer_type() const;
+  Optimizer local_optimizer_type() const;
   bool decays(std::string_view tensor) const;  // weight_decay applies to it
   GradientCodec gradients() const;
   bool per_clock() const { return update.value == "per_clock"; }

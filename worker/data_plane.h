@@ -62,6 +62,8 @@ class DataPlane {
                      const Layout& layout, Dtype pull_dtype, bool checksum);
   // After allocate().
   std::span<const std::byte> weights() const noexcept { return weights_.bytes(); }
+  // While no pull is on its way.
+  std::span<std::byte> own_weights() noexcept { return weights_.bytes(); }
   // Where the encoded gradient of each part goes.
   std::span<const std::span<std::byte>> payloads() const noexcept { return payloads_; }
 

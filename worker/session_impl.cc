@@ -255,10 +255,17 @@ void SessionImpl::make_buffers() {
   if (!gpu_) {
     check(data_->allocate(*layout_, settings_.pull_type(), settings_.gradients(), checksum));
     host_gradients_.emplace(*layout_, settings_.gradients(), data_->payloads());
-    gradients_.emplace(*layout_, options_.accumulate_steps, *host_gradients_,
+    if (settings_.local_steps > 1) local_.emplace(*layout_, settings_, *host_gradients_);
+    gradients_.emplace(*layout_, options_.accumulate_steps,
+                       local_ ? static_cast<GradientTarget&>(*local_) : *host_gradients_,
                        settings_.clip_norm > 0);
     return;
   }
+  if (settings_.local_steps > 1)
+    fail_with(
+        fmt::format("local_steps = {} are taken by the CPU, and this worker's gradients are "
+                    "on {}: keep them in host memory",
+                    settings_.local_steps, options_.device->name()));
   if (settings_.gradients().codec != Codec::kF16)
     fail_with(
         fmt::format("gradient_codec = {} is encoded by the CPU, and this worker's gradients "
@@ -371,6 +378,7 @@ bool SessionImpl::begin_step() {
   }
   if (stopping) return false;
   initial_.clear();
+  if (local_ && local_->done() == 0) local_->begin_round(data_->weights());
   if (gpu_) {
     check(gpu_->before_program());
     device_gradients_->begin_step();
@@ -473,6 +481,7 @@ void SessionImpl::add(Parameter parameter, std::span<const float> gradient) {
 }
 
 void SessionImpl::push_ready() {
+  if (local_) return;
   auto parts = gradients_->take_ready();
   if (parts.empty()) return;
   push_parts(std::move(parts));
@@ -518,11 +527,16 @@ StepResult SessionImpl::commit(const StepInfo& info) {
   const double factor = norm > settings_.clip_norm ? settings_.clip_norm / norm : 1;
   std::vector<PartitionId> rest;
   if (!skip_) rest = gradients_->take_ready();
-  payloads_pushed_ += rest.size();
-  data_->end_step(std::move(rest), scale, skip_ ? Ending::kAbandon : Ending::kCommit, info.samples,
-                  scaler_.save(),
-                  std::max(static_cast<float>(factor), std::numeric_limits<float>::min()));
-  clock_ = clock_.next();
+  const float clip = std::max(static_cast<float>(factor), std::numeric_limits<float>::min());
+  if (local_) {
+    local_->step(scale / clip, skip_, info.samples, data_->own_weights());
+    if (local_->done() == local_->per_round()) end_round();
+  } else {
+    payloads_pushed_ += rest.size();
+    data_->end_step(std::move(rest), scale, skip_ ? Ending::kAbandon : Ending::kCommit,
+                    info.samples, scaler_.save(), clip);
+    clock_ = clock_.next();
+  }
   phase_ = Phase::kBetweenSteps;
 
   const std::lock_guard lock(board_.mutex);
@@ -536,9 +550,32 @@ StepResult SessionImpl::commit(const StepInfo& info) {
   return {.skipped = skip_, .loss_scale = scaler_.scale(), .gradient_norm = norm};
 }
 
+// The change of the weights goes out as a gradient would.
+void SessionImpl::end_round() {
+  if (!local_ || local_->done() == 0) return;
+  const std::uint32_t samples = local_->samples();
+  const std::optional<float> scale = local_->end_round();
+  if (!scale)
+    log::warning(
+        "dropped round {} of local steps: its weights are not finite; lower "
+        "local_learning_rate",
+        clock_.value());
+  std::vector<PartitionId> parts;
+  if (scale)
+    for (const auto& shard : layout_->shards())
+      parts.insert(parts.end(), shard.begin(), shard.end());
+  payloads_pushed_ += parts.size();
+  data_->end_step(std::move(parts), scale.value_or(1), scale ? Ending::kCommit : Ending::kAbandon,
+                  samples, scaler_.save(), 1);
+  clock_ = clock_.next();
+  const std::lock_guard lock(board_.mutex);
+  board_.report.clock = static_cast<std::int64_t>(clock_.value());
+}
+
 void SessionImpl::pull_final() {
   if (phase_ != Phase::kBetweenSteps)
     fail_with("pull_final() was called before start(), inside a step, or after finish()");
+  end_round();
   const TimePoint from = MonotonicClock::now();
   Lock lock(board_.mutex);
   board_.final_weights = false;
@@ -571,6 +608,10 @@ void SessionImpl::finish(const std::map<std::string, double>& metrics) {
   rpc::WorkerReport report;
   {
     Lock lock(board_.mutex);
+    const bool stopping = board_.stopping();  // what is not in the checkpoint is done again
+    lock.unlock();
+    if (!stopping) end_round();
+    lock.lock();
     wait(lock, "the servers to confirm the last step",
          [this] { return board_.confirmed == clock_ && board_.initial_confirmed; });
     board_.report.metrics = metrics;

@@ -22,6 +22,7 @@
 #include "worker/device_gradients.h"
 #include "worker/gradient_buffer.h"
 #include "worker/layout.h"
+#include "worker/local_steps.h"
 #include "worker/loss_scaler.h"
 #include "worker/own_faults.h"
 #include "worker/session.h"
@@ -45,7 +46,9 @@ class SessionImpl final : public Session {
   const JobSettings& settings() const noexcept override { return settings_; }
   Parameter declare(std::string name, Shape shape, std::span<const float> initial) override;
   void start() override;
-  Clock clock() const noexcept override { return clock_; }
+  Clock clock() const noexcept override {
+    return local_ ? Clock(clock_.value() * local_->per_round() + local_->done()) : clock_;
+  }
   bool begin_step() override;
   double loss_scale() const noexcept override { return scaler_.scale(); }
   std::span<const std::byte> weights(Parameter parameter) const override;
@@ -87,6 +90,7 @@ class SessionImpl final : public Session {
   void push_parts(std::vector<PartitionId> parts);
   void settle_device();  // at the end of a step
   void check(Status status);
+  void end_round();   // of local steps, when it has begun
   void push_ready();  // the parts that are complete and not sent
   void obey_slowdown();
   void obey_kill();
@@ -109,6 +113,7 @@ class SessionImpl final : public Session {
   std::vector<std::vector<float>> initial_;  // until the first weights are in
   std::optional<Layout> layout_;
   LossScaler scaler_{LossScaler::Limits{}};
+  std::optional<LocalSteps> local_;  // local_steps above 1
   std::optional<GradientBuffer> gradients_;
   std::shared_ptr<transport::Gpu> gpu_;  // null: all on the host
   Clock clock_;

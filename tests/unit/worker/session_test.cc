@@ -281,6 +281,42 @@ TEST_CASE("the norm is of the mean over micro-batches") {
   CHECK(job.servers[0].endings().back().commit.factor == 0.25f);
 }
 
+TEST_CASE("local steps move the worker's own weights; a round's change travels as one step") {
+  Job job;
+  job.scheduler.settings["local_steps"] = "2";
+  job.scheduler.settings["local_learning_rate"] = "0.5";
+  auto session = job.start();
+  job.step(*session, 1);
+  CHECK(session->clock() == Clock(1));
+  REQUIRE(session->begin_step());
+  CHECK(floats(session->weights(job.a)) == Floats{0.5, 1.5, 2.5, 3.5, 4.5, 5.5});
+  for (const FakeServer& server : job.servers) CHECK(server.endings().size() == 1);  // initial
+  session->push(job.a, Floats(6, 8 * 0.5f));
+  session->push(job.b, Floats(3, 8 * 0.5f));
+  session->commit({.samples = 16});
+  CHECK(session->clock() == Clock(2));
+  REQUIRE(job.servers[0].has_endings(2));
+  CHECK(job.servers[0].endings()[1].commit.samples == 48);
+
+  // A step that is skipped moves nothing; a round that is cut short is sent when it has to be.
+  REQUIRE(session->begin_step());
+  CHECK(floats(session->weights(job.a)) == Floats{0.25, 1.25, 2.25, 3.25, 4.25, 5.25});
+  session->push(job.a, Floats(6, std::numeric_limits<float>::infinity()));
+  session->push(job.b, Floats(3, 1));
+  CHECK(session->commit({.samples = 32}).skipped);
+  job.step(*session, 0.5f);
+  job.step(*session, 0.25f);
+  CHECK(session->clock() == Clock(5));
+  session->pull_final();
+  CHECK(floats(session->weights(job.a)) == Floats{-0.125, 0.875, 1.875, 2.875, 3.875, 4.875});
+  session->finish({});
+  const auto report = job.scheduler.finished();
+  REQUIRE(report);
+  CHECK(report->clock == 3);
+  CHECK(report->samples == 144);
+  CHECK(report->skipped_steps == 1);
+}
+
 TEST_CASE("N4: one infinity anywhere skips the whole step on every server, counted once") {
   Job job;
   auto session = job.start();
