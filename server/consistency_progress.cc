@@ -346,8 +346,9 @@ Effects Consistency::view(std::span<const WorkerNews> news, std::optional<Worker
     worker.pull.reset();
     if (about.phase == WorkerPhase::kDead || about.phase == WorkerPhase::kFinished)
       settle(about.id, worker, about, effects);
-    if (was_live && about.phase != WorkerPhase::kFinished)
-      effects.emplace_back(Disconnect{about.id});
+    // Of a finished one, too: weights on their way to a process that has ended would keep updates
+    // from their partitions until the deadline.
+    if (was_live) effects.emplace_back(Disconnect{about.id});
   }
   advance(effects);
   return effects;

@@ -843,4 +843,15 @@ TEST_CASE("a step counts by its COMMIT's factor, on the server that missed the C
   }
 }
 
+TEST_CASE("a worker that has finished is disconnected: nothing is written to where it was") {
+  CoreFixture s({.staleness = Bound{4}, .workers = 2});
+  s.pull(0, 0, 1);
+  s.step(1, 0);
+  s.view({{WorkerPhase::kLive, 0}, {WorkerPhase::kFinished, 1}});
+  REQUIRE(s.disconnected.size() == 1);
+  CHECK(s.disconnected[0] == WorkerId(1));
+  s.view({{WorkerPhase::kLive, 0}, {WorkerPhase::kFinished, 1}});
+  CHECK(s.disconnected.size() == 1);
+}
+
 }  // namespace leeway::server
