@@ -2,7 +2,11 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <random>
+#include <string>
+#include <vector>
 
 namespace leeway::server {
 namespace {
@@ -86,6 +90,79 @@ TEST_CASE("a restored job goes on at the clock of its fastest worker") {
   Sum sum = sum_of({{7, 0}});
   rule.weigh(sum);
   CHECK(sum.rate == 0.25f);
+}
+
+TEST_CASE("1000 updates of stale gradients are the formulas in FP64, to 1e-6") {
+  constexpr std::size_t kElements = 101;
+  for (const std::string optimizer : {"sgd", "momentum", "adam"}) {
+    CAPTURE(optimizer);
+    const JobSettings settings = with({{"optimizer", optimizer},
+                                       {"learning_rate", "0.002"},
+                                       {"schedule", "cosine"},
+                                       {"schedule_steps", "800"},
+                                       {"warmup_steps", "50"},
+                                       {"staleness_rate", "inverse"},
+                                       {"staleness_decay", "0.2"}});
+    UpdateRule rule(settings, Clock(0));
+    const kernels::Hyper& h = rule.hyper();
+    std::mt19937 random(5);
+    std::uniform_real_distribution<float> weight(1, 2), gradient(-1, 1);
+    std::vector<float> w(kElements), m(kElements), v(kElements), g[2];
+    for (float& x : w) x = weight(random);
+    std::vector<double> w64(w.begin(), w.end()), m64(kElements), v64(kElements);
+    for (std::uint64_t clock = 0; clock < 1000; ++clock) {
+      Sum sum = sum_of({{clock, clock % 7}, {clock, clock % 3}});
+      rule.weigh(sum);
+      kernels::Gradient gradients[2];
+      for (std::size_t n = 0; n < 2; ++n) {
+        g[n].resize(kElements);
+        for (float& x : g[n]) x = gradient(random);
+        gradients[n] = {.data = reinterpret_cast<const std::byte*>(g[n].data()),
+                        .codec = Codec::kF32,
+                        .inverse_scale = sum.contributions[n].factor};
+      }
+      const kernels::UpdateArgs args{.gradients = gradients,
+                                     .weight = sum.weight,
+                                     .rate = sum.rate,
+                                     .elements = kElements,
+                                     .master = w.data(),
+                                     .state = {m.data(), v.data()},
+                                     .step = clock + 1};
+      kernels::update(rule.optimizer(), h, {&args, 1});
+
+      const double tau[] = {static_cast<double>(clock % 7), static_cast<double>(clock % 3)};
+      const double mean = (1 / (1 + tau[0]) + 1 / (1 + tau[1])) / 2;
+      double rate = h.learning_rate * mean;
+      if (clock < 50) rate *= static_cast<double>(clock + 1) / 50;
+      if (clock > 50) {
+        const double way = std::min(static_cast<double>(clock - 50) / 750, 1.0);
+        rate *= 0.1 + 0.9 * (1 + std::cos(3.14159265358979323846 * way)) / 2;
+      }
+      const double b1 = h.beta1, b2 = h.beta2, step = static_cast<double>(clock + 1);
+      for (std::size_t i = 0; i < kElements; ++i) {
+        double x = 0;
+        for (std::size_t n = 0; n < 2; ++n)
+          x += g[n][i] / (1 + tau[n]) / mean * std::exp(-0.2 * tau[n]) / 2;
+        if (optimizer == "sgd") {
+          w64[i] -= rate * x;
+        } else if (optimizer == "momentum") {
+          m64[i] = h.momentum * m64[i] + x;
+          w64[i] -= rate * m64[i];
+        } else {
+          m64[i] = b1 * m64[i] + (1 - b1) * x;
+          v64[i] = b2 * v64[i] + (1 - b2) * x * x;
+          w64[i] -= rate * (m64[i] / (1 - std::pow(b1, step))) /
+                    (std::sqrt(v64[i] / (1 - std::pow(b2, step))) + h.epsilon);
+        }
+      }
+    }
+    double difference = 0, size = 0;
+    for (std::size_t i = 0; i < kElements; ++i) {
+      difference += (w[i] - w64[i]) * (w[i] - w64[i]);
+      size += w64[i] * w64[i];
+    }
+    CHECK(std::sqrt(difference / size) < 1e-6);
+  }
 }
 
 }  // namespace leeway::server
