@@ -55,9 +55,11 @@ struct Arrays {
         m(count, 4352, 0.25f),
         v(count, 20736, 0.25f),
         gradient(count, 65792, to_half(0.125f)),
-        publish(count, 9536, Half{}) {}
+        publish(count, 9536, Half{}),
+        codes(GradientCodec{Codec::kFp8E4m3}.bytes(count), 30336, std::byte{0x30}) {}
   Array<float> master, m, v;
   Array<Half> gradient, publish;
+  Array<std::byte> codes;  // a gradient with block scales, of any of those codecs
 };
 
 void triad(const Arrays& arrays, std::size_t begin, std::size_t end) {
@@ -75,11 +77,21 @@ void triad(const Arrays& arrays, std::size_t begin, std::size_t end) {
 #endif
 }
 
-void apply(Optimizer optimizer, const Arrays& arrays, std::size_t begin, std::size_t end) {
+kernels::Gradient gradient_at(Codec codec, const Arrays& arrays, std::size_t elements,
+                              std::size_t at) {
+  if (!has_block_scales(codec))
+    return {.data = reinterpret_cast<const std::byte*>(arrays.gradient.data() + at),
+            .codec = codec};
+  return {.data = arrays.codes.data() + at,
+          .codec = codec,
+          .extra = arrays.codes.data() + elements + at / kScaleBlock};
+}
+
+void apply(Optimizer optimizer, Codec codec, const Arrays& arrays, std::size_t elements,
+           std::size_t begin, std::size_t end) {
   const kernels::Hyper hyper;
   for (std::size_t at = begin; at < end; at += kChunk) {
-    const kernels::Gradient gradient{
-        reinterpret_cast<const std::byte*>(arrays.gradient.data() + at), Codec::kF16, 1.0f};
+    const kernels::Gradient gradient = gradient_at(codec, arrays, elements, at);
     kernels::UpdateArgs args;
     args.gradients = {&gradient, 1};
     args.elements = std::min(kChunk, end - at);
@@ -115,15 +127,22 @@ double median(std::vector<double> values) {
 }
 
 struct Subject {
-  const char* name;
+  std::string name;
   Optimizer optimizer;
-  double bytes_per_element;  // read and written: gradient and publish 2 each, 8 for each FP32 array
+  Codec codec;
+  double bytes_per_element;  // read and written: FP16 is 2, of each FP32 array 8
 };
 
 std::vector<Subject> subjects() {
   std::vector<Subject> all;
   for (const OptimizerKind& kind : kOptimizerKinds)
-    all.push_back({kind.name.data(), kind.optimizer, 12.0 + 8.0 * kind.state_arrays});
+    all.push_back(
+        {std::string(kind.name), kind.optimizer, Codec::kF16, 12.0 + 8.0 * kind.state_arrays});
+  for (const Codec codec : {Codec::kBf16, Codec::kFp8E4m3, Codec::kFp8E5m2, Codec::kInt8}) {
+    const double gradient = static_cast<double>(GradientCodec{codec}.bytes(kChunk)) / kChunk;
+    all.push_back({"momentum of " + std::string(to_string(codec)), Optimizer::kMomentum, codec,
+                   18.0 + gradient});
+  }
   return all;
 }
 
@@ -134,8 +153,8 @@ Case summarise(const Subject& subject, int threads, const std::vector<double>& v
   std::vector<double> ratios;
   for (std::size_t i = 0; i < values.size(); ++i) ratios.push_back(values[i] / limits[i]);
   Case result;
-  result.name = std::string(subject.name) + " " + std::to_string(threads) +
-                (threads == 1 ? " thread" : " threads");
+  result.name =
+      subject.name + " " + std::to_string(threads) + (threads == 1 ? " thread" : " threads");
   result.value = median(values);
   result.limit = median(limits);
   result.ratio = median(ratios);
@@ -173,8 +192,9 @@ std::vector<Case> run_apply(const ApplyOptions& options) {
                                [&](std::size_t b, std::size_t e) { triad(arrays, b, e); }));
       for (std::size_t s = 0; s < measured.size(); ++s)
         values[s].push_back(measure(
-            elements, threads, measured[s].bytes_per_element,
-            [&](std::size_t b, std::size_t e) { apply(measured[s].optimizer, arrays, b, e); }));
+            elements, threads, measured[s].bytes_per_element, [&](std::size_t b, std::size_t e) {
+              apply(measured[s].optimizer, measured[s].codec, arrays, elements, b, e);
+            }));
     }
     for (std::size_t s = 0; s < measured.size(); ++s)
       cases.push_back(summarise(measured[s], threads, values[s], limits));

@@ -104,6 +104,21 @@ TEST_CASE("C1: one worker at staleness 0 equals local training") {
   CHECK(digest_of(2, 1) == local_digest(1));
 }
 
+TEST_CASE("every gradient codec trains as well as FP16") {
+  const auto accuracy = [](std::string_view codec) {
+    Job job;
+    synchronous(job, 2, 2);
+    job.set("gradient_codec", std::string(codec)).program(program());
+    return succeed(job).summary.metrics.at("test_accuracy");
+  };
+  const double plain = accuracy("f16");
+  CHECK(plain > 0.7);
+  for (const char* codec : {"bf16", "fp8_e4m3", "fp8_e5m2", "int8"}) {
+    CAPTURE(codec);
+    CHECK(accuracy(codec) > plain - 0.01);
+  }
+}
+
 TEST_CASE("observed staleness never exceeds the bound") {
   for (const std::string bound : {"0", "1", "4", "inf"}) {
     CAPTURE(bound);
