@@ -54,6 +54,8 @@ void JobSettings::describe(Knobs& k) {
         "for each worker; 0 = off");
   k.add("pull_dtype", pull_dtype, "how weights travel to the workers");
   k.add("gradient_codec", gradient_codec, "how gradients travel to the servers");
+  k.add("topk_fraction", topk_fraction, "0..1",
+        "topk: of the elements of a partition, how many travel in a step");
   k.add("checksum", checksum, "of pushed payloads: servers verify what they read");
   k.add("loss_scale_initial", loss_scale_initial, "a power of two",
         "the loss is multiplied by this so that FP16 gradients do not vanish");
@@ -99,6 +101,7 @@ GradientCodec JobSettings::gradients() const {
   GradientCodec codec;
   for (const NamedCodec& known : kGradientCodecs)
     if (known.name == gradient_codec.value) codec.codec = known.codec;
+  codec.fraction = topk_fraction;
   return codec;
 }
 
@@ -123,6 +126,8 @@ Status JobSettings::check() const {
   if ((grace_ms.automatic || grace_ms.wait.count() != 0) && quorum == 0)
     return bad("grace_ms needs a quorum: without one a clock waits for every worker");
   if (local_steps == 0) return bad("local_steps must be at least 1");
+  if (local_steps > 1 && gradients().codec == Codec::kTopK)
+    return bad("gradient_codec = topk is for gradients of single steps: use local_steps = 1");
   if (local_learning_rate <= 0)
     return bad(fmt::format("local_learning_rate = {} is not positive", local_learning_rate));
   if (local_momentum < 0 || local_momentum >= 1)
@@ -134,6 +139,8 @@ Status JobSettings::check() const {
   if (beta1 < 0 || beta1 >= 1) return bad(fmt::format("beta1 = {} is not in [0, 1)", beta1));
   if (beta2 < 0 || beta2 >= 1) return bad(fmt::format("beta2 = {} is not in [0, 1)", beta2));
   if (epsilon <= 0) return bad(fmt::format("epsilon = {} is not positive", epsilon));
+  if (!(topk_fraction > 0 && topk_fraction <= 1))
+    return bad(fmt::format("topk_fraction = {} is not in (0, 1]", topk_fraction));
   if (weight_decay < 0) return bad(fmt::format("weight_decay = {} is negative", weight_decay));
   if (clip_norm < 0) return bad(fmt::format("clip_norm = {} is negative", clip_norm));
   if (schedule_factor < 0 || schedule_factor > 1)

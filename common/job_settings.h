@@ -53,7 +53,8 @@ struct JobSettings {
 
   // Numbers on the wire.
   Choice pull_dtype{"f16", {"f16", "bf16", "f32"}};
-  Choice gradient_codec{"f16", {"f16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8"}};
+  Choice gradient_codec{"f16", {"f16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8", "topk"}};
+  double topk_fraction = 0.01;
   Choice checksum{"off", {"off", "crc32c"}};
   double loss_scale_initial = 1024.0;
   double loss_scale_min = 1.0;

@@ -34,20 +34,24 @@ class GradientTarget {
   virtual double squares() = 0;
 };
 
-class HostGradients final : public GradientTarget {
+class HostGradients : public GradientTarget {
  public:
   // `payloads`, one a part, are as long as the codec says, and start as zeros.
   HostGradients(const Layout& layout, const GradientCodec& codec,
                 std::span<const std::span<std::byte>> payloads)
       : layout_(layout), codec_(codec), payloads_(payloads) {}
+  virtual void begin_step(float /*loss_scale*/) {}
+  virtual void end_step(bool /*committed*/) {}
   bool encode(const Layout::Tensor& tensor, std::span<const float> gradient, float factor) override;
   void square(std::size_t parameter, std::span<const float> gradient) override;
   double squares() override;
 
- private:
+ protected:
   const Layout& layout_;
   const GradientCodec codec_;
   const std::span<const std::span<std::byte>> payloads_;
+
+ private:
   std::vector<double> squares_;  // by parameter
 };
 

@@ -12,6 +12,7 @@
 
 #include "common/log.h"
 #include "kernels/backend.h"
+#include "worker/top_k_gradients.h"
 
 namespace leeway::worker {
 
@@ -254,7 +255,11 @@ void SessionImpl::make_buffers() {
   const bool checksum = settings_.checksum.value != "off";
   if (!gpu_) {
     check(data_->allocate(*layout_, settings_.pull_type(), settings_.gradients(), checksum));
-    host_gradients_.emplace(*layout_, settings_.gradients(), data_->payloads());
+    const GradientCodec codec = settings_.gradients();
+    if (codec.codec == Codec::kTopK)
+      host_gradients_ = std::make_unique<TopKGradients>(*layout_, codec, data_->payloads());
+    else
+      host_gradients_ = std::make_unique<HostGradients>(*layout_, codec, data_->payloads());
     if (settings_.local_steps > 1) local_.emplace(*layout_, settings_, *host_gradients_);
     gradients_.emplace(*layout_, options_.accumulate_steps,
                        local_ ? static_cast<GradientTarget&>(*local_) : *host_gradients_,
@@ -383,6 +388,7 @@ bool SessionImpl::begin_step() {
     check(gpu_->before_program());
     device_gradients_->begin_step();
   }
+  if (host_gradients_) host_gradients_->begin_step(static_cast<float>(scaler_.scale()));
   gradients_->begin_step();
   skip_ = poisoned_ = false;
   phase_ = Phase::kInStep;
@@ -525,6 +531,7 @@ StepResult SessionImpl::commit(const StepInfo& info) {
   // loss scale.
   const double norm = skip_ ? 0 : gradients_->norm() / scale;
   const double factor = norm > settings_.clip_norm ? settings_.clip_norm / norm : 1;
+  if (host_gradients_) host_gradients_->end_step(!skip_);
   std::vector<PartitionId> rest;
   if (!skip_) rest = gradients_->take_ready();
   const float clip = std::max(static_cast<float>(factor), std::numeric_limits<float>::min());

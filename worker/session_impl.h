@@ -128,7 +128,7 @@ class SessionImpl final : public Session {
   std::unique_ptr<ControlPlane> control_;
   std::optional<DataPlane> data_;
   // Casts the gradients into the data plane's memory: one of the two.
-  std::optional<HostGradients> host_gradients_;
+  std::unique_ptr<HostGradients> host_gradients_;
   std::unique_ptr<DeviceGradients> device_gradients_;
   std::optional<ControlThread> control_thread_;
 };

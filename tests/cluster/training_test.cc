@@ -108,12 +108,12 @@ TEST_CASE("every gradient codec trains as well as FP16") {
   const auto accuracy = [](std::string_view codec) {
     Job job;
     synchronous(job, 2, 2);
-    job.set("gradient_codec", std::string(codec)).program(program());
+    job.set("gradient_codec", std::string(codec)).set("topk_fraction", "0.1").program(program());
     return succeed(job).summary.metrics.at("test_accuracy");
   };
   const double plain = accuracy("f16");
   CHECK(plain > 0.7);
-  for (const char* codec : {"bf16", "fp8_e4m3", "fp8_e5m2", "int8"}) {
+  for (const char* codec : {"bf16", "fp8_e4m3", "fp8_e5m2", "int8", "topk"}) {
     CAPTURE(codec);
     CHECK(accuracy(codec) > plain - 0.01);
   }

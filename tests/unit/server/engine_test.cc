@@ -428,6 +428,18 @@ TEST_CASE("a gradient with block scales is applied as it was, and refused when a
         std::string::npos);
 }
 
+TEST_CASE("top-k and checkpoints do not go together, in words") {
+  EngineConfig config = config_for("/tmp/nobody-writes-here");
+  config.settings.gradient_codec.value = "topk";
+  try {
+    Server server(std::move(config));
+    FAIL("it started");
+  } catch (const ConfigError& error) {
+    CHECK(std::string(error.what()).find("train without a checkpoint directory") !=
+          std::string::npos);
+  }
+}
+
 TEST_CASE("a worker of another job is refused, and an engine ends in the middle of things") {
   FakeWorker worker;
   Server server(config_for(""));

@@ -1,0 +1,36 @@
+// Gradients of which the servers get the largest elements alone, and the worker keeps the rest for
+// the steps to come (error feedback: Stich et al. 2018, "Sparsified SGD with memory"; Karimireddy
+// et al. 2019):
+//
+//   sum = residual + gradient;  the largest of each part travel as bf16;  residual = sum - sent
+//
+// Two FP32 arrays as long as the model: a step that is skipped leaves the residual as it was. It is
+// kept without the loss scale, which changes. No checkpoint holds it, so servers refuse to make
+// any for such a job.
+//
+// Called from the program's thread.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "worker/gradient_buffer.h"
+
+namespace leeway::worker {
+
+class TopKGradients final : public HostGradients {
+ public:
+  TopKGradients(const Layout& layout, const GradientCodec& codec,
+                std::span<const std::span<std::byte>> payloads);
+  void begin_step(float loss_scale) override;
+  bool encode(const Layout::Tensor& tensor, std::span<const float> gradient, float factor) override;
+  void end_step(bool committed) override;
+
+ private:
+  float loss_scale_ = 1.0f;
+  std::vector<float> residual_, next_;  // flat as in the layout; what lies between tensors is zero
+  std::vector<std::size_t> missing_;    // by part: its tensors that are to come
+};
+
+}  // namespace leeway::worker
