@@ -428,6 +428,24 @@ TEST_CASE("a gradient with block scales is applied as it was, and refused when a
         std::string::npos);
 }
 
+TEST_CASE("a pull moves the partitions alone that changed since") {
+  FakeWorker worker;
+  Server server(config_for(""));
+  server.engine->view(view_for(worker, 1));
+  for (std::uint32_t p = 0; p < kPartitions; ++p) std::ranges::fill(worker.values<float>(p), 10.0f);
+  worker.push(server.address, 0, true);
+  worker.end(server.address, 0, transport::Ending::kInitial);
+  const Version first = worker.pull(server.address, 0, 1).entries.at(0).version;
+  for (std::uint32_t p = 0; p < kPartitions; ++p) std::ranges::fill(worker.values<float>(p), 7.0f);
+  const transport::Pulled same = worker.pull(server.address, 0, 2, first);
+  CHECK(same.entries.size() == kPartitions);
+  CHECK(same.entries.at(0).version == first);
+  CHECK(all(worker.values<float>(0), 7.0f));
+  CHECK(all(worker.values<float>(1), 7.0f));
+  worker.pull(server.address, 0, 3);
+  CHECK(all(worker.values<float>(0), 10.0f));
+}
+
 TEST_CASE("top-k and checkpoints do not go together, in words") {
   EngineConfig config = config_for("/tmp/nobody-writes-here");
   config.settings.gradient_codec.value = "topk";
