@@ -161,6 +161,7 @@ void JobCore::resolve() {
     if (worker.who.state != rpc::MemberState::RESOLVING) continue;
     std::int64_t final_clock = first_clock(worker.who.id);
     double final_factor = 1;
+    std::int64_t final_samples = 1;
     bool all = true;
     for (const Seat& server : members_.servers()) {
       const auto it = server.server.resolving.find(worker.who.id);
@@ -171,10 +172,13 @@ void JobCore::resolve() {
         // Every server that counts the step says the same.
         const auto factor = server.server.last_factors.find(worker.who.id);
         final_factor = factor == server.server.last_factors.end() ? 1 : factor->second;
+        const auto samples = server.server.last_samples.find(worker.who.id);
+        final_samples = samples == server.server.last_samples.end() ? 1 : samples->second;
       }
     }
     if (!all) continue;
     worker.who.final_factor = final_factor;
+    worker.who.final_samples = final_samples;
     worker.who.state = rpc::MemberState::DEAD;
     worker.who.final_clock = final_clock;
     touch();

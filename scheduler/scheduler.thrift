@@ -85,6 +85,7 @@ struct Member {
   1: i32 id, 2: i64 incarnation, 3: MemberState state, 4: FabricAddress fabric,
   5: i64 final_clock,  // DEAD and FINISHED workers
   6: double final_factor = 1,  // DEAD workers: by what the last of these steps is multiplied
+  7: i64 final_samples = 1,    // DEAD workers: that it has
 }
 
 // A checkpoint in the making. HOLD: servers stop applying at a step boundary and report how far each
@@ -132,6 +133,7 @@ struct ServerReport {
   15: i64 durable_bytes,
   17: i64 durable_updates,          // of `durable`: how many updates each partition has had
   18: map<i32, double> last_factors, // RESOLVING worker -> factor of the last step that it committed
+  19: map<i32, i64> last_samples,    // and its samples
   16: map<i32, binary> worker_states, // in `durable`: what each worker gave with its last step there
 }
 

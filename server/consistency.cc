@@ -332,7 +332,10 @@ void Consistency::close(WorkerId id, WorkerState& worker, transport::Commit comm
   worker.steps.push_back(std::move(step));
   worker.ended = worker.ended.next();
   worker.last_abandoned = !committed;
-  if (committed) worker.last_factor = commit.factor;
+  if (committed) {
+    worker.last_factor = commit.factor;
+    worker.last_samples = step.samples;
+  }
 }
 
 Effects Consistency::end_step(const Sender& sender, const transport::Commit& commit,

@@ -70,8 +70,9 @@ struct WorkerNews {
   WorkerId id;
   Incarnation incarnation;
   WorkerPhase phase = WorkerPhase::kLive;
-  Clock final_clock;       // dead and finished ones
-  float final_factor = 1;  // dead ones: Commit::factor of the last of these steps
+  Clock final_clock;                // dead and finished ones
+  float final_factor = 1;           // dead ones: Commit::factor of the last of these steps
+  std::uint32_t final_samples = 1;  // and Commit::samples
 };
 
 class Consistency {
@@ -102,9 +103,11 @@ class Consistency {
   // For the report.
   std::string held() const;  // id of the checkpoint at which this server stands still, or ""
   std::map<WorkerId, Clock> applied() const;
-  std::map<WorkerId, Clock> resolving() const;     // steps of each that count here so far
-  std::map<WorkerId, float> last_factors() const;  // of those: Commit::factor of the last such step
-  Clock furthest() const;                          // largest number of steps applied of any worker
+  std::map<WorkerId, Clock> resolving() const;  // steps of each that count here so far
+  // Of those: Commit::factor and Commit::samples of the last such step.
+  std::map<WorkerId, float> last_factors() const;
+  std::map<WorkerId, std::uint32_t> last_samples() const;
+  Clock furthest() const;  // largest number of steps applied of any worker
   // Who waits for whom, on what, since before `since`; one line each.
   std::vector<std::string> waiting(TimePoint since) const;
   bool initialized() const noexcept { return initialized_; }

@@ -306,9 +306,8 @@ void Consistency::settle(WorkerId id, WorkerState& worker, const WorkerNews& new
   worker.pull.reset();
   if (worker.ended < news.final_clock && worker.ended.next() == news.final_clock &&
       whole(worker.open ? &*worker.open : nullptr)) {
-    // Its COMMIT was lost on the way here, and with it how many samples it has: as many as before.
-    const transport::Commit lost{.samples = worker.samples, .factor = news.final_factor};
-    close(id, worker, worker.open ? worker.open->ending.value_or(lost) : lost);
+    // Its COMMIT was lost on the way here; those that got it have told what it said.
+    close(id, worker, {.samples = news.final_samples, .factor = news.final_factor});
   } else if (worker.ended < news.final_clock) {
     effects.emplace_back(
         Fault{fmt::format("worker.{} died with {} steps, of which this server has {}", id.value(),
@@ -405,6 +404,13 @@ std::map<WorkerId, float> Consistency::last_factors() const {
   for (const auto& [id, worker] : workers_)
     if (worker.phase == WorkerPhase::kResolving) factors[id] = worker.last_factor;
   return factors;
+}
+
+std::map<WorkerId, std::uint32_t> Consistency::last_samples() const {
+  std::map<WorkerId, std::uint32_t> samples;
+  for (const auto& [id, worker] : workers_)
+    if (worker.phase == WorkerPhase::kResolving) samples[id] = worker.last_samples;
+  return samples;
 }
 
 Clock Consistency::furthest() const {

@@ -432,6 +432,7 @@ Result<EngineReport> Engine::report() {
     report.applied = core_->applied();
     report.resolving = core_->resolving();
     report.last_factors = core_->last_factors();
+    report.last_samples = core_->last_samples();
     report.held = core_->held();
     report.busy |= !report.resolving.empty();
     for (const std::string& line : core_->waiting(MonotonicClock::now() - kWaitingIsLong))

@@ -75,6 +75,7 @@ struct EngineReport {
   std::int64_t epoch = 0;
   std::map<WorkerId, Clock> applied, resolving;
   std::map<WorkerId, float> last_factors;
+  std::map<WorkerId, std::uint32_t> last_samples;
   std::string held;
   std::optional<WrittenShard> durable;
   std::string checkpoint_error;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace leeway::server {
@@ -75,7 +76,8 @@ Result<EngineView> read_view(const rpc::View& view, const rpc::Plan& plan) {
         {{WorkerId(static_cast<std::uint32_t>(member.id)),
           Incarnation(static_cast<std::uint64_t>(member.incarnation)), phase_of(member.state),
           Clock(static_cast<std::uint64_t>(member.final_clock)),
-          static_cast<float>(member.final_factor)},
+          static_cast<float>(member.final_factor),
+          static_cast<std::uint32_t>(std::max<std::int64_t>(member.final_samples, 1))},
          to_bytes(member.fabric.address)});
   if (view.initializer >= 0)
     out.initializer = WorkerId(static_cast<std::uint32_t>(view.initializer));
@@ -106,6 +108,8 @@ rpc::ServerReport write_report(const EngineReport& report) {
         static_cast<std::int64_t>(clock.value());
   for (const auto& [worker, factor] : report.last_factors)
     out.last_factors[static_cast<std::int32_t>(worker.value())] = factor;
+  for (const auto& [worker, samples] : report.last_samples)
+    out.last_samples[static_cast<std::int32_t>(worker.value())] = samples;
   out.held = report.held;
   if (report.durable) {
     out.durable = report.durable->id;

@@ -75,6 +75,7 @@ struct WorkerState {
   std::uint64_t in_update = 0;  // of its ended steps, how many the update that runs brings
   bool last_abandoned = false;
   float last_factor = 1;  // of the last step that it committed
+  std::uint32_t last_samples = 1;
   std::optional<OpenStep> open;
   std::optional<OpenStep> initial;  // its initial values; clock 0, no slab
   std::deque<EndedStep> steps;      // ended, not applied; clocks ascend

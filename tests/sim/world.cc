@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <tuple>
 
 namespace leeway::sim {
 
@@ -134,12 +135,9 @@ void World::to_server(const Worker& from, std::size_t server, transport::Body bo
       server::Consistency& core = *servers_[server].core;
       if (const auto* push = std::get_if<transport::Push>(&body))
         carry_out(server, core.push(who, *push, events_.now()));
-      else if (const auto* commit = std::get_if<transport::Commit>(&body)) {
-        if (commit->ending != transport::Ending::kInitial &&
-            core.workers().at(WorkerId(who.id)).live())
-          servers_[server].samples[{WorkerId(who.id), commit->clock}] = commit->samples;
+      else if (const auto* commit = std::get_if<transport::Commit>(&body))
         carry_out(server, core.end_step(who, *commit, events_.now()));
-      } else
+      else
         carry_out(server, core.pull(who, std::get<transport::Pull>(body), events_.now()));
     });
 }
@@ -231,6 +229,7 @@ void World::maybe_commit(Worker& worker) {
       .clock = Clock(worker.clock),
       .ending = worker.abandon ? transport::Ending::kAbandon : transport::Ending::kCommit,
       .samples = kSamples[events_.below(std::size(kSamples))]};
+  samples_[step] = commit.samples;
   // A worker may die between two of these.
   const std::size_t reached =
       worker.crash_at_random && events_.chance(0.1) ? events_.below(server_count_) : server_count_;
@@ -339,35 +338,31 @@ bool World::cutting(const Server& server) const {
   return server.stage == 2 && !server.snapshots.contains(news_.checkpoint);
 }
 
-std::uint32_t World::samples_of(const Server& server, StepId step) const {
-  auto known = server.samples.find(step);
-  // Its COMMIT was lost with the worker: as many as the step before.
-  if (known == server.samples.end() && step.clock > Clock(0))
-    known = server.samples.find({step.worker, Clock(step.clock.value() - 1)});
-  return known == server.samples.end() ? 1 : known->second;
+std::uint32_t World::samples_of(StepId step) const {
+  const auto known = samples_.find(step);
+  return known == samples_.end() ? 0 : known->second;
 }
 
 void World::check_weights(const Server& server, const server::Sum& sum) const {
   double total = 0;
-  for (const StepId& step : server.folded) total += samples_of(server, step);
+  for (const StepId& step : server.folded) total += samples_of(step);
   for (const auto& contribution : sum.contributions)
-    total += per_clock_ ? samples_of(server, contribution.step) : 1;
+    total += per_clock_ ? samples_of(contribution.step) : 1;
   const auto near = [](double x, double y) { return std::abs(x - y) <= 1e-6 * y; };
   // The late sum has every step times its samples.
   if (!server.folded.empty() && !near(double{sum.late} * sum.weight, 1 / total))
     broken("the late sum has a wrong weight");
   for (const auto& contribution : sum.contributions)
     if (!near(double{contribution.factor} * sum.weight,
-              (per_clock_ ? samples_of(server, contribution.step) : 1) / total))
+              (per_clock_ ? samples_of(contribution.step) : 1) / total))
       broken(fmt::format("step {} of worker.{} has weight {} of {}, for {} samples of {}",
                          contribution.step.clock.value(), contribution.step.worker.value(),
-                         contribution.factor, 1 / sum.weight, samples_of(server, contribution.step),
+                         contribution.factor, 1 / sum.weight, samples_of(contribution.step),
                          total));
   if (quorum_ == 0 && per_clock_ &&
       std::ranges::all_of(sum.contributions,
                           [&](const auto& one) {
-                            return samples_of(server, one.step) ==
-                                   samples_of(server, sum.contributions[0].step);
+                            return samples_of(one.step) == samples_of(sum.contributions[0].step);
                           }) &&
       sum.weight != 1.0f / static_cast<float>(sum.contributions.size()))
     broken("equal samples are not averaged as they were without samples");
@@ -410,7 +405,7 @@ void World::fold(std::size_t s, const server::FoldLate& fold) {
                          step.worker.value()));
     if (!server.read_whole.contains(step) || !commit_sent_.contains(step))
       broken("a step is folded and was not committed");
-    if (contribution.factor != static_cast<float>(samples_of(server, step)))
+    if (contribution.factor != static_cast<float>(samples_of(step)))
       broken("a late step has a wrong weight");
     ++happened_.steps;
     ++happened_.late;
@@ -553,22 +548,25 @@ void World::publish() {
 
 void World::report(std::size_t s) {
   const server::Consistency& core = *servers_[s].core;
-  events_.soon(kNetwork, [this, s, resolving = core.resolving(), held = core.held(),
-                          applied = core.applied()] { on_report(s, resolving, held, applied); });
+  events_.soon(kNetwork, [this, s, resolving = core.resolving(), samples = core.last_samples(),
+                          held = core.held(), applied = core.applied()] {
+    on_report(s, resolving, samples, held, applied);
+  });
   events_.soon(kReport, [this, s] { report(s); });
 }
 
 void World::on_report(std::size_t s, const std::map<WorkerId, Clock>& resolving,
-                      const std::string& held, const std::map<WorkerId, Clock>& applied) {
+                      const std::map<WorkerId, std::uint32_t>& samples, const std::string& held,
+                      const std::map<WorkerId, Clock>& applied) {
   for (const auto& [id, clock] : resolving) {
     server::WorkerNews& news = news_.workers[id.value()];
     if (news.phase != WorkerPhase::kResolving) continue;
     auto& reports = resolve_reports_[id];
-    reports[s] = clock;
+    reports[s] = {clock, samples.at(id)};
     if (reports.size() < server_count_) continue;
     news.phase = WorkerPhase::kDead;
-    for (const auto& [server, steps] : reports)
-      news.final_clock = std::max(news.final_clock, steps);
+    for (const auto& [server, report] : reports)
+      if (report.first > news.final_clock) std::tie(news.final_clock, news.final_samples) = report;
     publish();
   }
   if (news_.stage == 1 && held == news_.checkpoint) {

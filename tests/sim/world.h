@@ -80,7 +80,6 @@ class World {
     std::set<StepId> folded;                     // in the late sum
     std::set<StepId> folding;                    // on their way there
     std::set<StepId> ended;                      // committed here
-    std::map<StepId, std::uint32_t> samples;     // as this server was told
     std::vector<std::function<void()>> answers;  // of pulls, after the update
     std::map<StepId, std::size_t> payloads;      // read so far
     std::map<WorkerId, Clock> progress;          // as last seen
@@ -124,7 +123,7 @@ class World {
   void apply(std::size_t server, const server::Apply& apply);
   void add(std::size_t server, const server::Sum& sum, Clock clock);
   void check_weights(const Server& server, const server::Sum& sum) const;
-  std::uint32_t samples_of(const Server& server, StepId step) const;
+  std::uint32_t samples_of(StepId step) const;
   void fold(std::size_t server, const server::FoldLate& fold);
   bool cutting(const Server& server) const;
   void answer(std::size_t server, const server::AnswerPull& pull);
@@ -137,7 +136,8 @@ class World {
   void publish();
   void report(std::size_t server);
   void on_report(std::size_t server, const std::map<WorkerId, Clock>& resolving,
-                 const std::string& held, const std::map<WorkerId, Clock>& applied);
+                 const std::map<WorkerId, std::uint32_t>& samples, const std::string& held,
+                 const std::map<WorkerId, Clock>& applied);
   void maybe_checkpoint();
   void restart();
   bool everybody_done() const;
@@ -159,8 +159,9 @@ class World {
   std::vector<Server> servers_;
   std::set<StepId> abandoned_;  // by the worker's own word
   std::set<StepId> commit_sent_;
+  std::map<StepId, std::uint32_t> samples_;  // by the worker's word
   News news_;
-  std::map<WorkerId, std::map<std::size_t, Clock>> resolve_reports_;
+  std::map<WorkerId, std::map<std::size_t, std::pair<Clock, std::uint32_t>>> resolve_reports_;
   std::map<std::size_t, std::map<WorkerId, Clock>> held_reports_;
   std::string committed_checkpoint_;  // the last, of this run
   std::uint64_t checkpoints_ = 0;

@@ -181,11 +181,14 @@ TEST_CASE("M9 a silent worker is resolved: DEAD with the largest of what the ser
   CHECK(job.worker_member(1).state == MemberState::RESOLVING);
   job.server_reports[0].last_factors[1] = 0.25;  // of step 3
   job.server_reports[1].last_factors[1] = 0.5;   // of step 4, whose COMMIT server 0 missed
+  job.server_reports[0].last_samples[1] = 32;
+  job.server_reports[1].last_samples[1] = 48;
   job.server_reports[1].resolving[1] = 5;
   job.say_server(1);
   CHECK(job.worker_member(1).state == MemberState::DEAD);
   CHECK(job.worker_member(1).final_clock == 5);
   CHECK(job.worker_member(1).final_factor == 0.5);
+  CHECK(job.worker_member(1).final_samples == 48);
   // Its last heartbeat may be older than its last step.
   CHECK(job.core.status(job.now).workers.at(1).worker.clock == 5);
   CHECK(job.core.phase() == Phase::RUNNING);
