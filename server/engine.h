@@ -26,6 +26,7 @@
 #include "server/update_rule.h"
 #include "transport/bundle.h"
 #include "transport/endpoint.h"
+#include "transport/host_memory.h"
 #include "transport/outbox.h"
 
 namespace leeway::server {
@@ -164,7 +165,7 @@ class Engine {
   UpdateRule rule_;
   // Memory first: transfers and tasks end before it goes.
   transport::RegisteredMemory masters_, published_, slabs_;
-  std::unique_ptr<std::byte[]> state_, then_;
+  transport::HostMemory state_, then_;
   std::unique_ptr<Shard> shard_;
   std::unique_ptr<Consistency> core_;
 

@@ -64,6 +64,11 @@ ShardLayout layout_of(const EngineConfig& config, const std::vector<transport::B
 // A block of no bytes is still a block, so that an empty shard needs no cases of its own.
 std::size_t at_least_one(std::size_t bytes) { return std::max<std::size_t>(bytes, 1); }
 
+// Which no fabric touches.
+Result<transport::HostMemory> own_memory(std::size_t bytes) {
+  return transport::HostMemory::make(at_least_one(bytes), transport::HostMemory::Kind::kPrivate);
+}
+
 transport::RegisteredMemory allocate(transport::Endpoint& endpoint, std::size_t bytes,
                                      transport::Access access) {
   return value_or_throw(endpoint.allocate(at_least_one(bytes), access));
@@ -79,13 +84,11 @@ Engine::Engine(std::unique_ptr<transport::Endpoint> endpoint, EngineConfig confi
       masters_(allocate(*endpoint, layout_.master_bytes(), transport::Access::kOwn)),
       published_(allocate(*endpoint, layout_.published_bytes(), transport::Access::kOwn)),
       slabs_(allocate(*endpoint, layout_.slab_bytes(), transport::Access::kOwn)),
-      state_(std::make_unique<std::byte[]>(at_least_one(layout_.state_bytes()))),
-      then_(std::make_unique<std::byte[]>(at_least_one(layout_.then_bytes()))),
-      shard_(std::make_unique<Shard>(layout_, ShardBlocks{masters_.bytes(),
-                                                          {state_.get(), layout_.state_bytes()},
-                                                          published_.bytes(),
-                                                          slabs_.bytes(),
-                                                          {then_.get(), layout_.then_bytes()}})),
+      state_(value_or_throw(own_memory(layout_.state_bytes()))),
+      then_(value_or_throw(own_memory(layout_.then_bytes()))),
+      shard_(std::make_unique<Shard>(
+          layout_, ShardBlocks{masters_.bytes(), state_.bytes(), published_.bytes(), slabs_.bytes(),
+                               then_.bytes()})),
       core_(make_core()),
       outbox_(endpoint->info().max_message,
               [this](std::uint32_t to, const auto& frame) { send_frame(WorkerId(to), frame); }),

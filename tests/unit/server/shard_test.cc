@@ -46,6 +46,24 @@ constexpr kernels::Hyper kPlain{.learning_rate = 1.0f};
 
 }  // namespace
 
+TEST_CASE("an optimizer costs the bytes a parameter that docs/optimizers.md says") {
+  for (const OptimizerKind& kind : kOptimizerKinds) {
+    CAPTURE(kind.name);
+    constexpr std::size_t kPartitionsHere = 16, kElementsHere = 1u << 20;
+    const ShardLayout layout(
+        {.elements = std::vector<std::uint64_t>(kPartitionsHere, kElementsHere),
+         .state_arrays = kind.state_arrays,
+         .pull_dtype = Dtype::kF16},
+        4);  // per_push, 2 workers
+    const double bytes =
+        static_cast<double>(layout.total_bytes()) / (kPartitionsHere * kElementsHere);
+    const bool two = kind.name == "adam" || kind.name == "adamw" || kind.name == "delayed_nesterov";
+    const double documented = kind.name == "sgd" ? 16 : two ? 24 : 20;
+    CHECK(bytes >= documented);
+    CHECK(bytes < documented * 1.01);
+  }
+}
+
 TEST_CASE("arrays of one update never share an offset modulo 4 KiB") {
   const ShardLayout layout({{1u << 20, 17, 1u << 18, 0, 1u << 16}, 2, Dtype::kF16}, 3);
   for (const std::size_t p : {0, 2, 4}) {
