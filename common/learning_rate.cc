@@ -10,8 +10,10 @@ namespace {
 double scheduled(const JobSettings& settings, std::uint64_t clock) {
   const std::string& schedule = settings.schedule.value;
   const std::uint64_t end = settings.schedule_steps, begin = settings.warmup_steps;
-  if (schedule == "step")
-    return std::pow(settings.schedule_factor, static_cast<double>(clock / end));
+  if (schedule == "step") {
+    const std::uint64_t steps = clock / end;
+    return std::pow(settings.schedule_factor, static_cast<double>(steps));
+  }
   if (schedule == "constant" || clock <= begin) return 1;
   const double way =
       clock >= end ? 1 : static_cast<double>(clock - begin) / static_cast<double>(end - begin);

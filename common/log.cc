@@ -27,7 +27,7 @@ spdlog::level::level_enum native(Level level) {
 
 }  // namespace
 
-void start(std::string who, Level level) {
+void start(const std::string& who, Level level) {
   threshold = level;
   spdlog::drop_all();  // a program that names itself again is no error
   auto logger = spdlog::stderr_logger_mt("leeway." + who);

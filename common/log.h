@@ -13,7 +13,7 @@ enum class Level { kDebug, kInfo, kWarning, kError };
 
 // `who` names the role in each line ("server.0"); nothing means the program is a command-line tool.
 // The last call wins.
-void start(std::string who, Level level = Level::kInfo);
+void start(const std::string& who, Level level = Level::kInfo);
 bool enabled(Level level) noexcept;
 void write(Level level, std::string_view text) noexcept;
 

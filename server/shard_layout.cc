@@ -11,7 +11,7 @@ namespace {
 constexpr std::size_t kPage = 4096;
 constexpr std::size_t kLine = 64;
 constexpr std::size_t kStagger = 5 * kLine;  // twelve kinds fit a page
-constexpr std::size_t kLarge = 64 * 1024;
+constexpr std::size_t kLarge = std::size_t{64} << 10;
 // Slabs in flight per worker when nothing bounds them: more only hold steps that wait anyway.
 constexpr std::uint64_t kUnlimitedDepth = 8;
 

@@ -93,8 +93,8 @@ std::uint32_t crc32c_by_table(std::span<const std::byte> bytes) {
 
 std::uint32_t crc32c(std::span<const std::byte> bytes) {
 #if defined(__x86_64__)
-  static const bool instruction = __builtin_cpu_supports("sse4.2") != 0;
-  if (instruction) return by_instruction(bytes);
+  static const bool kInstruction = __builtin_cpu_supports("sse4.2") != 0;
+  if (kInstruction) return by_instruction(bytes);
 #endif
   return crc32c_by_table(bytes);
 }

@@ -132,7 +132,9 @@ void Endpoint::Impl::wait(TimePoint now) {
 void Endpoint::Impl::shut_down() {
   stopping_ = true;
   cancel_all(Code::kCancelled, "the endpoint is closing", 0);
-  while (run_tasks() | deliver()) {
+  for (bool more = true; more;) {
+    more = run_tasks();
+    more = deliver() || more;
   }
   for (Delayed& delayed : delayed_) timers_.remove(delayed);
   delayed_.clear();

@@ -343,6 +343,7 @@ NicChoice choose_all(const Topology& topology, const RailRequest& request) {
     return finish(topology, family, in, std::move(left_out));
   }
   std::vector<std::string> reasons;
+  reasons.reserve(left_out.size());
   for (const LeftOut& out : left_out)
     reasons.push_back(fmt::format("{}: {}", out.name, out.reason));
   throw ConfigError(fmt::format("fabric {}: no NIC here can be used{}{}", request.fabric,

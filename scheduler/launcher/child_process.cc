@@ -62,7 +62,8 @@ std::pair<Fd, Fd> make_pipe() {
 ChildProcess spawn(const ChildSpec& spec) {
   std::vector<std::string> command = spec.command;
   std::vector<std::string> variables;
-  for (const auto& [name, value] : spec.environment) variables.push_back(name + "=" + value);
+  for (const auto& [name, value] : spec.environment)
+    variables.push_back(fmt::format("{}={}", name, value));
   const auto arguments = pointers(command);
   const auto environment = pointers(variables);
   auto [out_read, out_write] = make_pipe();

@@ -121,7 +121,8 @@ class Attempt {
     };
     if (!run.checkpoint_dir.empty()) add({"--checkpoint-dir", run.checkpoint_dir});
     add({"--resume", attempt_ > 0 ? "auto" : run.resume});
-    for (const auto& [name, value] : context_.plan.job_set) add({"--set", name + "=" + value});
+    for (const auto& [name, value] : context_.plan.job_set)
+      add({"--set", fmt::format("{}={}", name, value)});
     start(Member{}, std::move(command), {});
   }
 

@@ -20,7 +20,7 @@ namespace leeway::launcher {
 // Cuts a stream of bytes into lines. A line longer than kLongest comes in pieces.
 class LineSplitter {
  public:
-  static constexpr std::size_t kLongest = 16 * 1024;
+  static constexpr std::size_t kLongest = std::size_t{16} << 10;
   using Sink = std::function<void(std::string_view line)>;
 
   void feed(std::string_view bytes, const Sink& sink);

@@ -80,7 +80,7 @@ void refuse_unknown_tables(const std::string& document, const std::string& path)
 
 void check(const LaunchPlan& plan) {
   const RunSettings& run = plan.run;
-  const auto bad = [](std::string why) { throw ConfigError(std::move(why)); };
+  const auto bad = [](const std::string& why) { throw ConfigError(why); };
   for (const auto& [name, count] : {std::pair{"servers", run.servers}, {"workers", run.workers}})
     if (count == 0 || count > kMostMembers)
       bad(fmt::format("{} = {} must be between 1 and {}", name, count, kMostMembers));

@@ -12,7 +12,7 @@
 namespace leeway::launcher {
 namespace {
 
-constexpr std::size_t kBatch = 32 * 1024;
+constexpr std::size_t kBatch = std::size_t{32} << 10;
 // Where the descriptor may block, this much fits when poll() says that something does.
 constexpr std::size_t kPiece = 4096;
 

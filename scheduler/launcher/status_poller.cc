@@ -80,7 +80,7 @@ StatusPoller::StatusPoller(std::string address, std::string token, milliseconds 
       event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       interval_(interval) {
   thread_ = std::jthread(
-      [this, address = std::move(address)](std::stop_token stop) { run(stop, address); });
+      [this, address = std::move(address)](const std::stop_token& stop) { run(stop, address); });
 }
 
 StatusPoller::~StatusPoller() {
@@ -148,7 +148,7 @@ void StatusPoller::poll_status(scheduler::Client& client) {
   [[maybe_unused]] const auto written = ::write(event_.get(), &one, sizeof one);
 }
 
-void StatusPoller::run(std::stop_token stop, const std::string& address) {
+void StatusPoller::run(const std::stop_token& stop, const std::string& address) {
   scheduler::Client client(address, kCallTimeout);
   TimePoint last{};
   while (!stop.stop_requested()) {

@@ -41,7 +41,7 @@ class StatusPoller {
 
  private:
   using Call = std::function<void(scheduler::Client&)>;
-  void run(std::stop_token stop, const std::string& address);
+  void run(const std::stop_token& stop, const std::string& address);
   void enqueue(Call call);
   void poll_status(scheduler::Client& client);
 

@@ -29,7 +29,9 @@ struct Summary {
   std::string last_checkpoint;  // "" = none
   std::map<std::string, double> metrics;
 
-  double samples_per_second() const noexcept { return seconds > 0 ? samples / seconds : 0; }
+  double samples_per_second() const noexcept {
+    return seconds > 0 ? static_cast<double>(samples) / seconds : 0;
+  }
   std::int64_t max_staleness() const noexcept;
 
   // Adds what one start of the job did: it began at `restored` and came to `last`.

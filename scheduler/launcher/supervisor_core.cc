@@ -32,7 +32,7 @@ Effect stop_job(std::string reason) {
 Effect say(std::string text) { return {.kind = Effect::Kind::kSay, .text = std::move(text)}; }
 Effect warn(std::string text) { return {.kind = Effect::Kind::kWarn, .text = std::move(text)}; }
 
-std::string with_words(std::string why, const std::string& words) {
+std::string with_words(const std::string& why, const std::string& words) {
   return words.empty() ? why : why + ": " + words;
 }
 

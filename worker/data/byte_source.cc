@@ -28,7 +28,7 @@ struct ByteSource::State {
   bool inside_member = false;  // gzipped: a member has begun and not ended
   bool ended = false;          // the file's own bytes are all in `input`
   z_stream inflater{};         // next_in, avail_in: what of `input` is not used yet
-  std::array<std::uint8_t, 64 * 1024> input;
+  std::array<std::uint8_t, std::size_t{64} << 10> input;
 
   ~State() {
     if (gzipped) inflateEnd(&inflater);

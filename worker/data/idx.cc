@@ -36,7 +36,7 @@ Result<std::vector<std::uint32_t>> read_header(const std::filesystem::path& path
   if (magic[3] != rank)
     return damaged(path, fmt::format("it has {} dimensions where {} are expected", magic[3], rank));
 
-  std::vector<std::uint8_t> bytes(4u * rank);
+  std::vector<std::uint8_t> bytes(std::size_t{4} * rank);
   got = source.read(bytes);
   if (!got) return tl::unexpected(got.error());
   if (*got < bytes.size()) return damaged(path, "cut short inside its header");

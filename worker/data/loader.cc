@@ -15,14 +15,15 @@ Loader::Loader(const Dataset& dataset, const Sampler& sampler, const Options& op
       next_to_take_(options.first_step),
       next_to_hand_(options.first_step) {
   for (std::uint32_t i = 0; i < std::max(options.threads, 1u); ++i)
-    threads_.emplace_back([this, sampler](std::stop_token stop) { fill_slots(stop, sampler); });
+    threads_.emplace_back(
+        [this, sampler](const std::stop_token& stop) { fill_slots(stop, sampler); });
 }
 
 Loader::~Loader() {
   for (std::jthread& thread : threads_) thread.request_stop();
 }
 
-void Loader::fill_slots(std::stop_token stop, Sampler sampler) {
+void Loader::fill_slots(const std::stop_token& stop, Sampler sampler) {
   pthread_setname_np(pthread_self(), "loader");
   const std::uint64_t rows = sampler.options().batch;
   while (true) {

@@ -63,7 +63,7 @@ class Loader {
     Status status;
     Batch batch;
   };
-  void fill_slots(std::stop_token stop, Sampler sampler);
+  void fill_slots(const std::stop_token& stop, Sampler sampler);
 
   const Dataset& dataset_;
   const Options options_;

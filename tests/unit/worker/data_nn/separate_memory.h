@@ -53,6 +53,9 @@ class SeparateMemory final : public kernels::Backend {
     cpu_->softmax_cross_entropy(rows, classes, here(logits), here(labels), gradient_scale,
                                 here(loss_sum), here(correct), here(dlogits));
   }
+  void block_squares(std::int64_t elements, const float* in, double* out) override {
+    cpu_->block_squares(elements, here(in), here(out));
+  }
   void scale_to_half(std::int64_t elements, const float* in, float scale, Half* out,
                      std::int32_t* not_finite) override {
     cpu_->scale_to_half(elements, here(in), scale, here(out), here(not_finite));
