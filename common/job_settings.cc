@@ -46,12 +46,11 @@ void JobSettings::describe(Knobs& k) {
   k.add("warmup_steps", warmup_steps, "steps",
         "in which the learning rate climbs in equal parts at the start; 0 = none");
   k.add("staleness_rate", staleness_rate, "inverse: a gradient of staleness t at 1 / (1 + t)");
-  k.add("staleness_decay", staleness_decay, "per clock",
+  k.add("staleness_decay", staleness_decay, "per update",
         "a gradient of staleness t counts exp(-this * t) times; 0 = off");
   k.add("delay_compensation", delay_compensation, "a small number",
         "adds this * g * g * (change of the weights since the pull) to g; costs a copy of the "
-        "weights "
-        "for each worker; 0 = off");
+        "weights for each worker; 0 = off");
   k.add("pull_dtype", pull_dtype, "how weights travel to the workers");
   k.add("gradient_codec", gradient_codec, "how gradients travel to the servers");
   k.add("topk_fraction", topk_fraction, "0..1",
@@ -122,12 +121,18 @@ Status JobSettings::check() const {
     return x > 0 && std::frexp(x, &e) == 0.5;
   };
   if (quorum != 0 && !per_clock())
-    return bad("quorum needs update = per_clock: with per_push no step waits for another");
+    return bad(
+        fmt::format("quorum = {} needs update = per_clock: with {} no step waits for another",
+                    quorum, update.value));
   if ((grace_ms.automatic || grace_ms.wait.count() != 0) && quorum == 0)
-    return bad("grace_ms needs a quorum: without one a clock waits for every worker");
+    return bad(
+        "grace_ms needs a quorum (quorum = 1 or more): without one a clock waits for every worker");
   if (local_steps == 0) return bad("local_steps must be at least 1");
   if (local_steps > 1 && gradients().codec == Codec::kTopK)
-    return bad("gradient_codec = topk is for gradients of single steps: use local_steps = 1");
+    return bad(
+        fmt::format("local_steps = {} does not go with gradient_codec = topk, which is for "
+                    "gradients of single steps: use local_steps = 1, or another codec",
+                    local_steps));
   if (local_learning_rate <= 0)
     return bad(fmt::format("local_learning_rate = {} is not positive", local_learning_rate));
   if (local_momentum < 0 || local_momentum >= 1)
@@ -157,7 +162,9 @@ Status JobSettings::check() const {
   if (delay_compensation < 0)
     return bad(fmt::format("delay_compensation = {} is negative", delay_compensation));
   if (delay_compensation != 0 && per_clock())
-    return bad("delay_compensation needs update = per_push: the weights of one pull are kept");
+    return bad(
+        "delay_compensation needs update = per_push: it keeps the weights of each worker's last "
+        "pull alone");
   if (!power_of_two(loss_scale_min) || !power_of_two(loss_scale_max) ||
       !power_of_two(loss_scale_initial))
     return bad("loss_scale_initial, loss_scale_min and loss_scale_max must be powers of two");
@@ -177,8 +184,11 @@ Status JobSettings::check() const {
 
 Status JobSettings::check_members(std::uint32_t servers, std::uint32_t workers) const {
   if (quorum > workers)
-    return fail(Code::kInvalidArgument,
-                fmt::format("quorum = {} is more than the job's {} workers", quorum, workers));
+    return fail(
+        Code::kInvalidArgument,
+        fmt::format("quorum = {} is more than the job's {} workers: at most all of them can be "
+                    "waited for",
+                    quorum, workers));
   if (consistent && servers > 1 && (!per_clock() || staleness != Bound{0} || quorum != 0))
     return fail(
         Code::kInvalidArgument,

@@ -141,7 +141,7 @@ void Knobs::add(std::string name, std::chrono::milliseconds& field, std::string 
 
 void Knobs::add(std::string name, Bound& field, std::string unit, std::string reason) {
   add_knob({.name = std::move(name),
-            .unit = unit + ", inf, or auto:LOW..HIGH",
+            .unit = unit + ", inf, or auto:LOW..HIGH with LOW <= HIGH",
             .reason = std::move(reason),
             .parse =
                 [&field](std::string_view text) {

@@ -82,6 +82,7 @@ ParsedOptions parse_daemon_options(int argc, char** argv,
   apply(knobs, layers, environment);
   value_or_throw(settings.check());
   if (print_config) return {std::nullopt, knobs.print_config()};
+  value_or_throw(settings.check_members(options.servers, options.workers));
 
   for (const Knobs::Knob& knob : knobs.all())
     if (knob.source != "default") options.settings[knob.name] = knob.print();

@@ -157,6 +157,8 @@ TEST_CASE("F2 options of leeway-scheduler: layers, and one line for what is wron
   CHECK(contains(refusal({"--set", "beta1=3"}), "beta1 = 3"));
   CHECK(contains(refusal({"--workers", "0"}), "--workers"));
   CHECK(contains(refusal({"--wrokers", "1"}), "--wrokers"));
+  CHECK(contains(refusal({"--workers", "2", "--set", "quorum=3", "--set", "update=per_clock"}),
+                 "quorum = 3 is more than the job's 2 workers"));
   CHECK(contains(refusal({"--config", "/nowhere/job.toml"}), "/nowhere/job.toml"));
   CHECK(contains(refusal({"--resume", "000004"}), "--checkpoint-dir"));
   CHECK(contains(parse({"--print-config"}, {}).text, "staleness = \"0\""));
