@@ -36,9 +36,9 @@
 //               that are in); bound: the one in force, kUnboundedStaleness = inf
 //   REFUSED     2 code (Code) | 2 n | n bytes of text
 //
-//   memory = 1 n | n * { 8 address, 8 key }: the windows of the sender's memory, one for each of
-//   its
-//            rails, in which the offsets of the entries are
+//   memory = 1 n | n * { 8 address, 8 key }
+//            the windows of the sender's memory, one for each of its rails, in which the offsets of
+//            the entries are
 //
 // A push or pull of more entries than fit one message goes in several; PULL and PULLED carry the
 // total, so that the receiver knows when it has all. Decoders bound every count by the bytes that

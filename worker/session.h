@@ -3,8 +3,8 @@
 //   auto session = leeway::worker::Session::from_environment();
 //   auto weight = session->declare("fc.weight", {784, 10}, initial_values);
 //   session->start();
-//   while (session->clock() < steps && session->begin_step()) {  // weights are as new as the bound
-//   asks
+//   while (session->clock().value() < steps && session->begin_step()) {
+//     // begin_step() has waited until the weights are as new as the bound asks
 //     ... forward and backward on session->weights(weight), loss times session->loss_scale() ...
 //     session->push(weight, gradient);                // as backward makes them, in any order
 //     session->commit({.samples = batch, .loss = loss});
