@@ -47,6 +47,8 @@ struct EndpointOptions {
   bool device_memory = false;
   // Longest piece of a read or write that goes to the provider at once; longer ones go in several.
   std::size_t max_transfer = std::size_t{1} << 30;
+  // How long a rail that failed is left alone while there are others.
+  Duration rest = std::chrono::seconds(1);
 };
 
 // What it got: one rail or several. `address` is opaque and goes to peers through the scheduler.

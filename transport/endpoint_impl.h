@@ -110,6 +110,8 @@ class Endpoint::Impl final : private RailUser {
   static Link* find_link(PeerState& peer, std::size_t rail) noexcept;
   Status reach(Link& link);
   void link_failed(PeerState& peer, Link& link, const Error& error);
+  // Something that was posted over this connection has ended well.
+  void link_works(const PeerState& peer, Link& link, std::uint32_t connection);
   void hang_up(Link& link);
 
   const EndpointOptions options_;

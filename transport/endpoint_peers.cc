@@ -11,9 +11,6 @@
 namespace leeway::transport {
 namespace {
 
-// How long a link that failed is left alone while there are others.
-constexpr Duration kRest = std::chrono::seconds(1);
-
 std::vector<std::string> families(const EndpointAddress& address) {
   std::vector<std::string> names;
   for (const RailAddress& rail : address.rails)
@@ -115,6 +112,7 @@ Status Endpoint::Impl::reach(Link& link) {
   if (!peer) return tl::unexpected(std::move(peer).error());
   link.peer = *peer;
   link.connected = true;
+  ++link.connections;
   return {};
 }
 
@@ -125,12 +123,22 @@ void Endpoint::Impl::hang_up(Link& link) {
 
 // The next use reaches for the peer anew: it may have come back, or be another process by then.
 void Endpoint::Impl::link_failed(PeerState& peer, Link& link, const Error& error) {
-  const TimePoint now = MonotonicClock::now();
-  if (peer.links.size() > 1 && link.failed_until <= now)
+  // It is tried again and again: said once.
+  if (peer.links.size() > 1 && !link.out)
     log::warning("rail {} to {} is taken out: {}", rails_[link.rail]->info().printable,
                  peer.printable, error.message);
-  link.failed_until = now + kRest;
+  link.out = true;
+  link.failed_until = MonotonicClock::now() + options_.rest;
   hang_up(link);
+}
+
+void Endpoint::Impl::link_works(const PeerState& peer, Link& link, std::uint32_t connection) {
+  link.heard = MonotonicClock::now();
+  // What was under way when it failed says nothing of the way since.
+  if (!link.out || !link.connected || connection != link.connections) return;
+  if (peer.links.size() > 1)
+    log::info("rail {} to {} works again", rails_[link.rail]->info().printable, peer.printable);
+  link.out = false;
 }
 
 }  // namespace leeway::transport

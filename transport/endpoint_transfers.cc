@@ -196,6 +196,7 @@ Result<Rail::Post> Endpoint::Impl::post_piece(Operation& operation, PeerState& p
   posted.rail = link.rail;
   posted.operation = &operation;
   posted.piece = piece;
+  posted.connection = link.connections;
   const auto local = [&] {
     return operation.region->piece(link.rail, operation.offset + piece.offset, piece.size);
   };
@@ -233,12 +234,13 @@ void Endpoint::Impl::piece_over(Posted& posted, Status status) {
   Operation& operation = *posted.operation;
   const Piece piece = posted.piece;
   const bool counts = !posted.given_up;
+  const std::uint32_t connection = posted.connection;
   PeerState* peer = find_peer(posted.peer);
   Link* link = peer != nullptr ? find_link(*peer, posted.rail) : nullptr;
   give_back(posted);
   if (link != nullptr) {
     link->under_way -= std::min(link->under_way, piece.size);
-    if (status) link->heard = MonotonicClock::now();
+    if (status) link_works(*peer, *link, connection);
   }
   --operation.with_rails;
   if (counts) --operation.working;

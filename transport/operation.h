@@ -28,9 +28,11 @@ struct Link {
   std::vector<std::byte> address;
   RailPeer peer;  // when connected
   bool connected = false;
-  TimePoint failed_until{};   // not used before, unless there is no other
-  std::size_t under_way = 0;  // bytes
-  TimePoint heard{};          // when something on it last ended well
+  std::uint32_t connections = 0;  // made so far
+  TimePoint failed_until{};       // not used before, unless there is no other
+  bool out = false;               // it has failed, and nothing has ended well on it since
+  std::size_t under_way = 0;      // bytes
+  TimePoint heard{};              // when something on it last ended well
 };
 
 struct PeerState {
@@ -52,7 +54,8 @@ struct Posted : Ticket {
   std::size_t rail = 0;
   Operation* operation = nullptr;
   Piece piece;
-  bool given_up = false;  // another posted does its work now
+  std::uint32_t connection = 0;  // Link::connections when it was posted
+  bool given_up = false;         // another posted does its work now
 };
 
 // Free -> begun -> (waiting <->) with the rails -> reported -> free. An operation whose deadline

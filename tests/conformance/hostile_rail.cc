@@ -27,6 +27,11 @@ void Losses::lose(const std::vector<std::byte>& address, How how) {
   lost_[address] = how;
 }
 
+void Losses::find(const std::vector<std::byte>& address) {
+  const std::lock_guard lock(mutex_);
+  lost_.erase(address);
+}
+
 std::optional<Losses::How> Losses::of(const std::vector<std::byte>& address) const {
   const std::lock_guard lock(mutex_);
   const auto found = lost_.find(address);

@@ -42,6 +42,7 @@ class Losses {
     kSilent,       // nothing comes back while the rail lives
   };
   void lose(const std::vector<std::byte>& address, How how);
+  void find(const std::vector<std::byte>& address);  // it is back
   std::optional<How> of(const std::vector<std::byte>& address) const;
 
  private:

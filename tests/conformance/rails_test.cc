@@ -1,12 +1,15 @@
 // Endpoints with several rails: transfers go over all of them, by their rates, and one that fails,
 // or says nothing any more, costs a while and nothing else.
 #include <doctest/doctest.h>
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <future>
 #include <optional>
+#include <sstream>
 
 #include "tests/conformance/device_rail.h"
 #include "tests/conformance/hostile_rail.h"
@@ -80,7 +83,8 @@ struct Ship {
 
   // `far`: the rail that is far from what the process computes on, if one is.
   explicit Ship(std::optional<std::size_t> far = std::nullopt,
-                std::array<std::uint32_t, 2> megabits = {300, 100}) {
+                std::array<std::uint32_t, 2> megabits = {300, 100},
+                const transport::EndpointOptions& options = {}) {
     std::vector<std::unique_ptr<Rail>> made;
     for (std::size_t i = 0; i < 2; ++i) {
       auto loopback = std::make_unique<LoopbackRail>();
@@ -89,7 +93,7 @@ struct Ship {
       made.push_back(
           std::make_unique<MeasuredRail>(std::move(lossy), megabits[i], far != i, moved[i]));
     }
-    node.endpoint = transport::endpoint_over(std::move(made), {});
+    node.endpoint = transport::endpoint_over(std::move(made), options);
     node.endpoint->start([this](std::span<const std::byte>) { ++messages; });
   }
   ~Ship() { node.endpoint.reset(); }
@@ -188,6 +192,39 @@ TEST_CASE("rails: when all have failed the transfer fails, once, and later ones 
   REQUIRE(tally.all_ended());
   CHECK(tally.twice() == 0);
   CHECK(tally.with(Code::kUnavailable) == 20);
+}
+
+// What is logged while it lives.
+class Log {
+ public:
+  Log() { spdlog::default_logger()->sinks().push_back(sink_); }
+  ~Log() { std::erase(spdlog::default_logger()->sinks(), sink_); }
+  std::size_t lines_with(std::string_view words) const {
+    std::istringstream all(text_.str());
+    std::size_t count = 0;
+    for (std::string line; std::getline(all, line);)
+      count += line.find(words) != std::string::npos ? 1 : 0;
+    return count;
+  }
+
+ private:
+  std::ostringstream text_;
+  const spdlog::sink_ptr sink_ = std::make_shared<spdlog::sinks::ostream_sink_mt>(text_);
+};
+
+TEST_CASE("rails: one to a peer that is gone is tried again and again, and said to be out once") {
+  const Log log;
+  Ship a(std::nullopt, {300, 100}, {.rest = Duration()}), b;  // so that the first is always tried
+  const Peer peer = a.node.connect(b.node);
+  for (std::size_t round = 1; round <= 2; ++round) {
+    CAPTURE(round);
+    for (const auto& rail : b.rails) a.losses->lose(rail, Losses::How::kUnavailable);
+    for (int i = 0; i < 5; ++i) CHECK_FALSE(a.node.send(peer, "nobody").status.has_value());
+    CHECK(log.lines_with("is taken out") == round);
+    for (const auto& rail : b.rails) a.losses->find(rail);
+    for (int i = 0; i < 5; ++i) CHECK(a.node.send(peer, "back").status.has_value());
+    CHECK(log.lines_with("works again") == round);
+  }
 }
 
 // An endpoint with a plain rail and one that takes GPUs' memory.
