@@ -17,6 +17,9 @@ namespace {
 
 // A worker's pace is the mean over about so many of its last steps.
 constexpr int kPaceMemory = 4;
+// Steps for which a worker got no weights, beyond the one that it may compute: no worker has any.
+// Without an end to them one that abandons step after step would fill the memory.
+constexpr std::size_t kMostWithoutWeights = 16;
 
 }  // namespace
 
@@ -34,7 +37,7 @@ Consistency::Consistency(CoreConfig config)
   for (const auto& [id, start] : config_.workers) {
     WorkerState& worker = workers_[id];
     worker.incarnation = start.incarnation;
-    worker.start = worker.ended = worker.applied = start.clock;
+    worker.start = worker.ended = worker.applied = worker.given = start.clock;
     worker.state = start.state;
     worker.bound = config_.staleness.low.value_or(0);
     // With a quorum, whoever was late at the checkpoint is late again.
@@ -354,6 +357,14 @@ Effects Consistency::end_step(const Sender& sender, const transport::Commit& com
       config_.bugs.no_dedupe && worker->open && worker->open->clock == commit.clock;
   if (commit.clock < worker->ended && !planted) {
     effects.emplace_back(SendCommitted{{id, commit.clock}, commit.ending});
+    return effects;
+  }
+  if (commit.clock == worker->ended &&
+      commit.clock.value() > worker->given.value() + kMostWithoutWeights) {
+    violation(sender,
+              fmt::format("worker.{} ends step {}, the last weights that it got are for step {}",
+                          sender.id, commit.clock.value(), worker->given.value()),
+              effects);
     return effects;
   }
   const bool committed = commit.ending == Ending::kCommit;

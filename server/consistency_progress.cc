@@ -198,7 +198,8 @@ Effects Consistency::apply_done(TimePoint now) {
 Effects Consistency::tick(TimePoint now) {
   Effects effects;
   now_ = now;
-  wake_.reset();
+  // Another that is set for later still comes: asking anew would double it.
+  if (wake_ && *wake_ <= now) wake_.reset();
   advance(effects);
   return effects;
 }
@@ -258,6 +259,7 @@ void Consistency::answer_pulls(Effects& effects) {
         .bound = worker.pull->bound,
         .entries = std::move(worker.pull->entries)};
     worker.answered = worker.pull->request;
+    worker.given = std::max(worker.given, worker.pull->clock);
     worker.based_on = updates_;
     worker.answered_at = now_;
     worker.pull.reset();

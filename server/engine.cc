@@ -47,9 +47,15 @@ void Engine::on_frame(std::span<const std::byte> frame) {
     if (message)
       on_message(*message);
     else
-      log::warning("refused a message: {}", message.error().message);
+      stray(message.error().message);
   }
   flush();
+}
+
+// Anybody can send bytes to an open endpoint: said once, then at each power of two.
+void Engine::stray(const std::string& why) {
+  const std::uint64_t count = ++strays_;
+  if ((count & (count - 1)) == 0) log::warning("refused a message ({} so far): {}", count, why);
 }
 
 // What this turn had to say to each worker.
@@ -76,7 +82,7 @@ void Engine::on_message(transport::Message& message) {
   } else if (const auto* refused = std::get_if<transport::Refused>(&message.body)) {
     log::warning("worker.{} refused: {}", message.sender.id, refused->text);
   } else {
-    log::warning("refused a message that only servers send, from worker.{}", message.sender.id);
+    stray(fmt::format("worker.{} sent what only servers send", message.sender.id));
   }
 }
 
@@ -285,6 +291,10 @@ void Engine::carry_out(StorePayload& effect) {
 }
 
 void Engine::carry_out(AnswerPull& effect) {
+  // A worker asks anew when it has what it asked for; else the writes to it could pile up.
+  if (!answering_.insert(effect.worker).second)
+    return run(core_->bar(effect.worker, "it asks for weights again while some are on their way",
+                          MonotonicClock::now()));
   auto pull = std::make_shared<PullTransfer>();
   pull->worker = effect.worker;
   pull->pulled = {.clock = effect.clock,
@@ -352,6 +362,7 @@ void Engine::queue_write(const std::shared_ptr<PullTransfer>& pull, const Answer
 
 void Engine::finish_pull(const std::shared_ptr<PullTransfer>& pull) {
   if (--pull->unfinished > 0) return;
+  answering_.erase(pull->worker);
   if (!pull->error.empty())
     return run(core_->bar(pull->worker,
                           fmt::format("the weights for step {} could not be written to it: {}",

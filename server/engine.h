@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -115,6 +116,7 @@ class Engine {
   // Everything below on the endpoint's thread.
   void on_frame(std::span<const std::byte> frame);
   void on_message(transport::Message& message);
+  void stray(const std::string& why);
   void on_view(const EngineView& view);
   void run(Effects effects);
   void carry_out(ReadPayload& effect);
@@ -183,11 +185,13 @@ class Engine {
   TransferQueue reads_, writes_;
   std::map<StepId, std::vector<PartitionId>> taken_;  // acknowledgements to be sent together
   std::map<WorkerId, transport::Pulled> last_answers_;
+  std::set<WorkerId> answering_;       // weights are on their way to them
   std::vector<LocalPartition> order_;  // of updates: what the next forward pass needs first
   std::unique_ptr<Update> update_;
   std::shared_ptr<Snapshot> snapshot_;  // being written
   EngineReport report_;                 // the fields that change by events
   TimePoint said_waiting_{};
+  std::uint64_t strays_ = 0;  // messages that were none
   bool stopping_ = false;
 
   ComputePool pool_;

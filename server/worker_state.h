@@ -82,6 +82,7 @@ struct WorkerState {
   std::optional<PendingPull> pull;
   std::uint64_t bound = 0;                // staleness = auto: the one in force
   std::optional<std::uint32_t> answered;  // the last request that was answered
+  Clock given;                            // the step that it got weights for, the last time
   std::uint64_t based_on = 0;             // updates in the weights that it gave
   std::optional<TimePoint> answered_at;   // when it got the weights for the step it computes
   Duration pace{};                        // from weights to COMMIT, recently; 0 = not known

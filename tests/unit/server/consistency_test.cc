@@ -176,6 +176,31 @@ TEST_CASE("N4: an abandoned step counts as one step and changes nothing") {
   }
 }
 
+TEST_CASE("a worker that ends step after step without weights for them is refused") {
+  for (const bool per_clock : {false, true}) {
+    CoreFixture s({.per_clock = per_clock, .workers = 2});
+    s.take(s.core->hold("a", s.now));  // nothing is applied
+    for (std::uint64_t clock = 0; clock < 1000; ++clock) s.end(0, clock, Ending::kAbandon);
+    CHECK(s.core->workers().at(WorkerId(0)).steps.size() < 20);
+    CHECK(s.core->workers().at(WorkerId(0)).barred);
+    REQUIRE(!s.refusals.empty());
+    CHECK(s.refusals[0].find("the last weights that it got are for step 0") != std::string::npos);
+  }
+}
+
+TEST_CASE("a clock that waits asks to be woken once, however often it is looked at") {
+  CoreFixture s({.per_clock = true,
+                 .quorum = 1,
+                 .grace = {.wait = milliseconds(100)},
+                 .staleness = Bound{1},
+                 .workers = 2});
+  s.step(0, 0);
+  REQUIRE(s.wake.has_value());
+  for (int i = 0; i < 3; ++i) CHECK(s.core->tick(s.now + milliseconds(10 * i)).empty());
+  s.pass(milliseconds(100));
+  CHECK(s.updates.size() == 1);
+}
+
 TEST_CASE("what comes twice is answered twice and counts once") {
   CoreFixture s({});
   s.push(0, 0, 0);

@@ -56,13 +56,19 @@ class FakeWorker {
   std::uint64_t remote(std::uint32_t partition) const { return partition * kElements * 4; }
   std::shared_ptr<const transport::RemoteMemory> memory() const { return memory_.remote(); }
 
-  void send(const std::vector<std::byte>& server, transport::Body body) {
-    endpoint_->post([this, server, body = std::move(body)] {
+  void send(const std::vector<std::byte>& server, const std::vector<transport::Body>& bodies) {
+    std::vector<std::byte> frame;
+    for (const transport::Body& body : bodies) {
+      const auto message = transport::encode({kJob, Incarnation(5), id_}, body);
+      frame.insert(frame.end(), message.begin(), message.end());
+    }
+    endpoint_->post([this, server, frame = std::move(frame)] {
       const auto peer = endpoint_->connect(server);
-      if (peer)
-        endpoint_->send(*peer, transport::encode({kJob, Incarnation(5), id_}, body),
-                        MonotonicClock::now() + kDeadline);
+      if (peer) endpoint_->send(*peer, frame, MonotonicClock::now() + kDeadline);
     });
+  }
+  void send(const std::vector<std::byte>& server, transport::Body body) {
+    send(server, std::vector{std::move(body)});
   }
   // The first message of this kind for which `wanted` holds; taken out.
   template <typename T>
@@ -444,6 +450,28 @@ TEST_CASE("a pull moves the partitions alone that changed since") {
   CHECK(all(worker.values<float>(1), 7.0f));
   worker.pull(server.address, 0, 3);
   CHECK(all(worker.values<float>(0), 10.0f));
+}
+
+TEST_CASE("a worker that asks for weights while some are on their way to it is given up") {
+  FakeWorker worker;
+  Server server(config_for(""));
+  server.engine->view(view_for(worker, 1));
+  worker.push(server.address, 0, true);
+  worker.end(server.address, 0, transport::Ending::kInitial);
+  std::vector<transport::Body> pulls;
+  for (std::uint32_t request = 1; request <= 20; ++request)
+    pulls.emplace_back(
+        transport::Pull{.request = request,
+                        .total = kPartitions,
+                        .memory = worker.memory(),
+                        .entries = {{PartitionId(0), Version(0), worker.remote(0)},
+                                    {PartitionId(1), Version(0), worker.remote(1)}}});
+  worker.send(server.address, pulls);
+  CHECK(worker.expect<transport::Refused>().text.find("while some are on their way") !=
+        std::string::npos);
+  CHECK(worker.expect<transport::Pulled>().request == 1);
+  CHECK(await(*server.engine, [](const EngineReport&) { return true; }).bytes_written ==
+        kPartitions * kElements * sizeof(float));
 }
 
 TEST_CASE("top-k and checkpoints do not go together, in words") {
