@@ -55,7 +55,7 @@ void Engine::on_frame(std::span<const std::byte> frame) {
 // Anybody can send bytes to an open endpoint: said once, then at each power of two.
 void Engine::stray(const std::string& why) {
   const std::uint64_t count = ++strays_;
-  if ((count & (count - 1)) == 0) log::warning("refused a message ({} so far): {}", count, why);
+  if ((count & (count - 1)) == 0) log::warning("refused a message ({} so far), {}", count, why);
 }
 
 // What this turn had to say to each worker.
@@ -146,12 +146,13 @@ void Engine::carry_out(SendCommitted& effect) {
 }
 
 void Engine::carry_out(Refuse& effect) {
-  log::warning("refused worker.{}: {}", effect.sender.id, effect.text);
   const auto known = core_->workers().find(WorkerId(effect.sender.id));
   // A stale process lives at another address than the one we know.
   if (known == core_->workers().end() || known->second.incarnation != effect.sender.incarnation ||
       effect.sender.job != config_.job)
-    return;
+    return stray(fmt::format("of worker.{}: {}", effect.sender.id, effect.text));
+  if (std::exchange(refusals_[known->first], effect.text) != effect.text)
+    log::warning("refused worker.{}: {}", effect.sender.id, effect.text);
   send(known->first, transport::Refused{effect.code, effect.text});
 }
 

@@ -185,8 +185,9 @@ class Engine {
   TransferQueue reads_, writes_;
   std::map<StepId, std::vector<PartitionId>> taken_;  // acknowledgements to be sent together
   std::map<WorkerId, transport::Pulled> last_answers_;
-  std::set<WorkerId> answering_;       // weights are on their way to them
-  std::vector<LocalPartition> order_;  // of updates: what the next forward pass needs first
+  std::map<WorkerId, std::string> refusals_;  // the last ones
+  std::set<WorkerId> answering_;              // weights are on their way to them
+  std::vector<LocalPartition> order_;         // of updates: what the next forward pass needs first
   std::unique_ptr<Update> update_;
   std::shared_ptr<Snapshot> snapshot_;  // being written
   EngineReport report_;                 // the fields that change by events
