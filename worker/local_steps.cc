@@ -72,8 +72,9 @@ void LocalSteps::step(float scale, bool skipped, std::uint32_t samples,
   kernels::update(optimizer_, hyper_, {&update, 1});
 }
 
-std::optional<float> LocalSteps::end_round() {
+std::optional<float> LocalSteps::end_round(std::span<std::byte> weights) {
   done_ = 0;
+  kernels::convert(start_, dtype_, weights.data());
   float largest = 0;
   bool finite = true;
   for (std::size_t i = 0; i < local_.size(); ++i) {

@@ -39,8 +39,9 @@ class LocalSteps final : public GradientTarget {
   void begin_round(std::span<const std::byte> weights);
   // One step by the gradients kept, which are of `scale` times the loss; or, `skipped`, none.
   void step(float scale, bool skipped, std::uint32_t samples, std::span<std::byte> weights);
-  // Ends the round. The scale of what travels, or nothing when an element is not finite.
-  std::optional<float> end_round();
+  // Ends the round. The scale of what travels, or nothing when an element is not finite. `weights`
+  // are those that the round began with again: of the next ones, servers write what changed there.
+  std::optional<float> end_round(std::span<std::byte> weights);
 
   std::uint64_t per_round() const noexcept { return per_round_; }
   std::uint64_t done() const noexcept { return done_; }  // in this round

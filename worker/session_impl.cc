@@ -561,7 +561,7 @@ StepResult SessionImpl::commit(const StepInfo& info) {
 void SessionImpl::end_round() {
   if (!local_ || local_->done() == 0) return;
   const std::uint32_t samples = local_->samples();
-  const std::optional<float> scale = local_->end_round();
+  const std::optional<float> scale = local_->end_round(data_->own_weights());
   if (!scale)
     log::warning(
         "dropped round {} of local steps: its weights are not finite; lower "

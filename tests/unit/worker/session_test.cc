@@ -345,6 +345,22 @@ TEST_CASE("local steps move the worker's own weights; a round's change travels a
   CHECK(report->skipped_steps == 1);
 }
 
+TEST_CASE("a round of local steps that is dropped leaves the weights as they were pulled") {
+  Job job;
+  job.scheduler.settings["local_steps"] = "2";
+  job.scheduler.settings["local_learning_rate"] = "1e10";
+  auto session = job.start();
+  job.step(*session, 1e30f);  // too far for FP32
+  job.step(*session, 0);
+  REQUIRE(session->begin_step());
+  CHECK(floats(session->weights(job.a)) == Floats{1, 2, 3, 4, 5, 6});
+  session->push(job.a, Floats(6, 0));
+  session->push(job.b, Floats(3, 0));
+  session->commit({});
+  session->finish({});
+  CHECK(job.servers[0].endings()[1].commit.ending == Ending::kAbandon);
+}
+
 TEST_CASE("N4: one infinity anywhere skips the whole step on every server, counted once") {
   Job job;
   auto session = job.start();
