@@ -17,8 +17,8 @@ namespace {
 
 // A worker's pace is the mean over about so many of its last steps.
 constexpr int kPaceMemory = 4;
-// Steps for which a worker got no weights, beyond the one that it may compute: no worker has any.
-// Without an end to them one that abandons step after step would fill the memory.
+// Steps of a worker that wait to be applied, beyond the slabs there are, although it got no weights
+// for the last of them: abandoned ones have no slab, and would fill the memory.
 constexpr std::size_t kMostWithoutWeights = 16;
 
 }  // namespace
@@ -359,8 +359,8 @@ Effects Consistency::end_step(const Sender& sender, const transport::Commit& com
     effects.emplace_back(SendCommitted{{id, commit.clock}, commit.ending});
     return effects;
   }
-  if (commit.clock == worker->ended &&
-      commit.clock.value() > worker->given.value() + kMostWithoutWeights) {
+  if (commit.clock == worker->ended && commit.clock > worker->given &&
+      worker->steps.size() >= config_.slabs + kMostWithoutWeights) {
     violation(sender,
               fmt::format("worker.{} ends step {}, the last weights that it got are for step {}",
                           sender.id, commit.clock.value(), worker->given.value()),

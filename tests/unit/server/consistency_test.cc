@@ -181,11 +181,21 @@ TEST_CASE("a worker that ends step after step without weights for them is refuse
     CoreFixture s({.per_clock = per_clock, .workers = 2});
     s.take(s.core->hold("a", s.now));  // nothing is applied
     for (std::uint64_t clock = 0; clock < 1000; ++clock) s.end(0, clock, Ending::kAbandon);
-    CHECK(s.core->workers().at(WorkerId(0)).steps.size() < 20);
+    CHECK(s.core->workers().at(WorkerId(0)).steps.size() == 4 + 16);
     CHECK(s.core->workers().at(WorkerId(0)).barred);
     REQUIRE(!s.refusals.empty());
     CHECK(s.refusals[0].find("the last weights that it got are for step 0") != std::string::npos);
   }
+}
+
+TEST_CASE("a worker may push step after step without weights where they are applied") {
+  CoreFixture s({});
+  for (std::uint64_t clock = 0; clock < 100; ++clock) {
+    s.step(0, clock);
+    s.finish_update();
+  }
+  CHECK(s.refusals.empty());
+  CHECK(s.core->applied().at(WorkerId(0)) == Clock(100));
 }
 
 TEST_CASE("a clock that waits asks to be woken once, however often it is looked at") {
