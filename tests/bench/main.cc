@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
+#include "common/optimizer.h"
 #include "common/result.h"
 #include "tests/bench/apply_bench.h"
 #include "tests/bench/checksum_bench.h"
@@ -59,8 +60,13 @@ int main(int argc, char** argv) {
   pushpull->add_option("--partition-mib", sizes.partition_mib, "MiB of FP32 weights a partition")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  pushpull->add_option("--momentum", sizes.momentum, "of the servers' update; 0 = plain sgd")
-      ->check(CLI::Range(0.0, 0.99))
+  pushpull->add_option("--optimizer", sizes.optimizer, "of the servers")
+      ->check(CLI::IsMember(leeway::optimizer_names()))
+      ->capture_default_str();
+  pushpull
+      ->add_option("--server-memory-limit", sizes.memory_limit,
+                   "of each server, such as 20GiB; 0 = none")
+      ->transform(CLI::AsSizeValue(false))
       ->capture_default_str();
   CLI::App* small = with_fabric(app.add_subcommand(
       "small", "a step of 10,000 small tensors over a step of one as large as all"));

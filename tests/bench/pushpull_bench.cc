@@ -15,6 +15,7 @@ namespace {
 
 constexpr int kSteps = 4;  // in a round, of each worker
 constexpr std::size_t kLeastRawMemory = std::size_t{8} << 20;
+constexpr std::size_t kMostRawMemory = std::size_t{512} << 20;
 constexpr std::size_t kRawBytes = std::size_t{128} << 20;
 constexpr std::size_t kRawDepth = 4;
 constexpr const char* kKinds[] = {"push", "pull", "both"};
@@ -34,14 +35,16 @@ double best_raw(PeerProcess& peer, RawFabric& raw) {
 void run_size(const PushPullOptions& options, PushPullOptions::Size size,
               std::vector<Case>& cases) {
   // As much as a worker's gradients, so that the processor's caches help both alike.
-  const std::size_t raw_memory = std::max(kLeastRawMemory, (options.model_mib << 20) / 2);
+  const std::size_t raw_memory =
+      std::clamp((options.model_mib << 20) / 2, kLeastRawMemory, kMostRawMemory);
   PeerProcess peer(options.fabric, raw_memory);
   PushPullJob job({.fabric = options.fabric,
                    .servers = size.servers,
                    .workers = size.workers,
                    .elements = (options.model_mib << 20) / sizeof(float),
                    .partition_elements = (options.partition_mib << 20) / sizeof(float),
-                   .momentum = options.momentum});
+                   .optimizer = options.optimizer,
+                   .memory_limit = options.memory_limit});
   // Last: no process starts while this one has a fabric open.
   RawFabric raw(options.fabric, raw_memory);
   raw.connect(peer.raw().address, peer.raw().memory);
@@ -56,12 +59,16 @@ void run_size(const PushPullOptions& options, PushPullOptions::Size size,
       if (round >= 0) rounds[i].add(ours, limit);
     }
   }
+  const std::string name =
+      fmt::format("{} {} server{} {} worker{}", options.fabric, size.servers,
+                  size.servers == 1 ? "" : "s", size.workers, size.workers == 1 ? "" : "s");
   for (std::size_t i = 0; i < std::size(kKinds); ++i)
-    cases.push_back(
-        rounds[i].summary(fmt::format("{} {} server{} {} worker{} {}", options.fabric, size.servers,
-                                      size.servers == 1 ? "" : "s", size.workers,
-                                      size.workers == 1 ? "" : "s", kKinds[i]),
-                          "GB/s"));
+    cases.push_back(rounds[i].summary(fmt::format("{} {}", name, kKinds[i]), "GB/s"));
+  const PushPullJob::Memory memory = job.server_memory();
+  const auto parameters = static_cast<double>((options.model_mib << 20) / sizeof(float));
+  Rounds held;
+  held.add(memory.resident / parameters, memory.planned / parameters);
+  cases.push_back(held.summary(fmt::format("{} {} memory", name, options.optimizer), "B/param"));
 }
 
 }  // namespace

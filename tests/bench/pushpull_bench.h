@@ -3,8 +3,8 @@
 // between two processes in the same round.
 //
 // A model of n MiB has n MiB of FP32 master weights at the servers and n/2 MiB of FP16 on the wire,
-// each way, for each worker and step; partitions likewise. The update is SGD, with or without
-// momentum, staleness inf, per_push.
+// each way, for each worker and step; partitions likewise. The update is per_push, with staleness
+// inf.
 //
 //   push  PUSH of the whole model and COMMIT, until the last step is applied; no pull
 //   pull  PULL of the whole model, nothing held; no push
@@ -12,6 +12,9 @@
 //
 // A figure is the sum of all workers' bytes over the time from the first one's begin to the last
 // one's end. Workers compare all weights after every round.
+//
+// And what the servers hold in memory for each parameter, over what they laid out at start. (What a
+// server has mapped of its workers' memory on shm counts, too.)
 //
 // Called from one thread, before any fabric is open in this process. Throws ConfigError.
 #pragma once
@@ -33,7 +36,8 @@ struct PushPullOptions {
   int rounds = 7;
   std::size_t model_mib = 64;
   std::size_t partition_mib = 4;
-  float momentum = 0;  // 0 = sgd
+  std::string optimizer = "sgd";
+  std::uint64_t memory_limit = 0;  // of each server, bytes; 0 = none
   std::vector<Size> sizes = {{1, 1}, {1, 2}, {1, 4}, {2, 2}};
 };
 

@@ -309,9 +309,7 @@ void PushPullClient::check(std::uint64_t steps) {
   Half* const weights = at<Half>(memory_, plan_.elements);
   std::fill_n(weights, plan_.elements, to_half(-1234));
   pull(1);
-  std::array<float, 7> wanted;
-  for (std::size_t i = 0; i < wanted.size(); ++i)
-    wanted[i] = to_float(to_half(weight_of(i, steps, plan_.momentum)));
+  const std::array<float, 7> wanted = weights_after(plan_, steps);
   for (std::size_t i = 0; i < plan_.elements; ++i) {
     const float got = to_float(weights[i]);
     if (got != wanted[i % 7])

@@ -41,7 +41,8 @@ PushPullJob::PushPullJob(const Options& options)
                          {"partition_elements", options.partition_elements},
                          {"step_core", options.step_core},
                          {"checksum", options.checksum},
-                         {"momentum", options.momentum}};
+                         {"optimizer", options.optimizer},
+                         {"memory_limit", options.memory_limit}};
   plan["servers"] = addresses(servers_);
   plan["workers"] = addresses(workers_);
   for (const auto* members : {&servers_, &workers_}) {
@@ -80,6 +81,17 @@ std::vector<double> PushPullJob::processor_seconds() {
       seconds.push_back(member->receive().at("seconds"));
     }
   return seconds;
+}
+
+PushPullJob::Memory PushPullJob::server_memory() {
+  Memory memory;
+  for (const Member& server : servers_) {
+    server->send({{"do", "memory"}});
+    const nlohmann::json answer = server->receive();
+    memory.planned += answer.at("planned").get<double>();
+    memory.resident += answer.at("resident").get<double>();
+  }
+  return memory;
 }
 
 // A server that dies is named as the cause, not the worker that waits for it.

@@ -22,9 +22,10 @@ class PushPullJob {
     std::size_t elements = 0;  // of the model: so many tensors of one size
     std::size_t tensors = 1;
     std::size_t partition_elements = 0;
-    bool step_core = false;  // workers move whole steps, as a session does
-    bool checksum = false;   // of the payloads, with step_core
-    float momentum = 0;      // of the servers' optimizer; 0 = sgd
+    bool step_core = false;          // workers move whole steps, as a session does
+    bool checksum = false;           // of the payloads, with step_core
+    std::string optimizer = "sgd";   // the servers'
+    std::uint64_t memory_limit = 0;  // of each server, bytes; 0 = none
   };
   explicit PushPullJob(const Options& options);
 
@@ -32,6 +33,12 @@ class PushPullJob {
   std::vector<nlohmann::json> order(const nlohmann::json& what);
   // GB/s of all workers together; the weights are checked afterwards.
   double round(const std::string& kind, int steps);
+  // Bytes of all servers together.
+  struct Memory {
+    double planned = 0;   // what they laid out at start
+    double resident = 0;  // what they hold now
+  };
+  Memory server_memory();
   // Seconds that the processes' threads have run, servers first.
   std::vector<double> processor_seconds();
 

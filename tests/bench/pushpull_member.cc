@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -30,7 +32,8 @@ PushPullPlan plan_of(const nlohmann::json& message) {
           .servers = static_cast<std::uint32_t>(message.at("servers").size()),
           .step_core = message.at("step_core"),
           .checksum = message.at("checksum"),
-          .momentum = message.at("momentum"),
+          .optimizer = message.at("optimizer"),
+          .memory_limit = message.at("memory_limit"),
           .server_addresses = addresses(message.at("servers")),
           .worker_addresses = addresses(message.at("workers"))};
 }
@@ -41,10 +44,7 @@ server::EngineConfig engine_config(const PushPullPlan& plan, std::uint32_t index
                               .job = kJob,
                               .servers = plan.servers,
                               .threads = std::max(1u, std::thread::hardware_concurrency())};
-  config.settings.staleness.value = Bound::kInfinite;
-  config.settings.optimizer.value = plan.momentum == 0 ? "sgd" : "momentum";
-  config.settings.momentum = plan.momentum;
-  config.settings.learning_rate = kLearningRate;
+  config.settings = settings_of(plan);
   for (std::size_t t = 0; t < plan.tensors; ++t)
     config.tensors.push_back(
         {plan.name_of(t), {static_cast<std::int64_t>(plan.tensor_elements())}});
@@ -65,6 +65,14 @@ server::EngineView engine_view(const PushPullPlan& plan, const JobSettings& sett
         {{WorkerId(w), worker_incarnation(w), server::WorkerPhase::kLive, Clock(0)},
          plan.worker_addresses[w]});
   return view;
+}
+
+// What the process holds in memory now, shared memory included, in bytes.
+std::uint64_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  std::uint64_t total = 0, resident = 0;
+  file >> total >> resident;
+  return resident * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
 nlohmann::json processor_seconds() {
@@ -134,8 +142,11 @@ int serve_as_server(const std::string& fabric, std::uint32_t index) {
     if (!report.fault.empty()) throw std::runtime_error(report.fault);
     link.send({{"ready", true}});
     while (link.wait()) {
-      link.receive(kOrderDeadline);
-      link.send(processor_seconds());
+      const nlohmann::json order = link.receive(kOrderDeadline);
+      if (order.at("do") == "memory")
+        link.send({{"planned", report.memory_bytes}, {"resident", resident_bytes()}});
+      else
+        link.send(processor_seconds());
     }
   });
 }

@@ -3,12 +3,15 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "common/half.h"
 #include "common/ids.h"
+#include "common/job_settings.h"
 
 namespace leeway::bench {
 
@@ -22,8 +25,9 @@ struct PushPullPlan {
   std::size_t partition_elements = 0;
   std::uint32_t servers = 1;
   bool step_core = false;
-  bool checksum = false;  // with step_core
-  float momentum = 0;     // of the servers' optimizer; 0 = sgd
+  bool checksum = false;           // with step_core
+  std::string optimizer = "sgd";   // the servers'
+  std::uint64_t memory_limit = 0;  // of each server, bytes; 0 = none
   std::vector<std::vector<std::byte>> server_addresses, worker_addresses;
 
   std::size_t partitions() const { return (elements - 1) / partition_elements + 1; }
@@ -45,14 +49,10 @@ inline Incarnation worker_incarnation(std::uint32_t w) { return Incarnation(1001
 // is prime to partition sizes, so a partition in another's place is seen.
 inline float gradient_of(std::size_t i) { return static_cast<float>(i % 7) - 3; }
 
-// Of element i after so many steps of all workers together, with the servers' own operations.
-inline float weight_of(std::size_t i, std::uint64_t steps, float momentum) {
-  float w = 0, m = 0;
-  for (std::uint64_t step = 0; step < steps; ++step) {
-    m = momentum * m + gradient_of(i);
-    w = w - kLearningRate * m;
-  }
-  return w;
-}
+// Of the job.
+JobSettings settings_of(const PushPullPlan& plan);
+// What elements 0 to 6 are, as they travel, after so many steps of all workers together; the others
+// repeat them.
+std::array<float, 7> weights_after(const PushPullPlan& plan, std::uint64_t steps);
 
 }  // namespace leeway::bench

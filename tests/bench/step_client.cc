@@ -98,9 +98,7 @@ Moved StepClient::step(int steps) {
 }
 
 void StepClient::check(std::uint64_t steps) const {
-  std::array<float, 7> wanted;
-  for (std::size_t i = 0; i < wanted.size(); ++i)
-    wanted[i] = to_float(to_half(weight_of(i, steps, plan_.momentum)));
+  const std::array<float, 7> wanted = weights_after(plan_, steps);
   for (const worker::Layout::Tensor& tensor : layout_.tensors())
     for (std::size_t i = 0; i < tensor.elements; ++i) {
       Half weight;
