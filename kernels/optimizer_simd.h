@@ -105,6 +105,7 @@ void add_any(const UpdatePlan& plan, const Gradient& gradient, std::size_t at, s
 template <typename V, Optimizer kOptimizer, bool kPublish, bool kStream>
 void update_block(const UpdatePlan& plan, const Step<V, kOptimizer>& step, std::size_t at,
                   std::size_t count) {
+  constexpr int kStates = state_arrays(kOptimizer);
   alignas(64) float sums[kUpdateBlock];
   const Gradient& first = plan.gradients[0];
   const bool single =
@@ -113,7 +114,8 @@ void update_block(const UpdatePlan& plan, const Step<V, kOptimizer>& step, std::
     std::size_t i = 0;
     for (; i + V::kWidth <= count; i += V::kWidth) {
       const std::size_t k = at + i;
-      const auto updated = step(gradient_at(i), plan.master + k, plan.m + k, plan.v + k);
+      const auto updated = step(gradient_at(i), plan.master + k, kStates > 0 ? plan.m + k : nullptr,
+                                kStates > 1 ? plan.v + k : nullptr);
       if constexpr (kPublish)
         publish_vector<V, kStream>(plan.publish, plan.publish_dtype, k, updated);
     }
