@@ -48,6 +48,8 @@ void JobSettings::describe(Knobs& k) {
   k.add("staleness_rate", staleness_rate, "inverse: a gradient of staleness t at 1 / (1 + t)");
   k.add("staleness_decay", staleness_decay, "per update",
         "a gradient of staleness t counts exp(-this * t) times; 0 = off");
+  k.add("staleness_cutoff", staleness_cutoff, "updates",
+        "a gradient fades along half a cosine until it counts nothing at this staleness; 0 = off");
   k.add("delay_compensation", delay_compensation, "a small number",
         "adds this * g * g * (change of the weights since the pull) to g; costs a copy of the "
         "weights for each worker; 0 = off");

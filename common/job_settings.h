@@ -49,6 +49,7 @@ struct JobSettings {
   // What staleness does to an update (server/update_rule.h).
   Choice staleness_rate{"off", {"off", "inverse"}};
   double staleness_decay = 0.0;
+  std::uint32_t staleness_cutoff = 0;
   double delay_compensation = 0.0;
 
   // Numbers on the wire.

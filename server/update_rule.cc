@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 
 #include "common/learning_rate.h"
 
@@ -36,7 +37,12 @@ double UpdateRule::rate_of(const Contribution& contribution) const {
 }
 
 double UpdateRule::decay_of(const Contribution& contribution) const {
-  return std::exp(-settings_.staleness_decay * static_cast<double>(contribution.staleness));
+  const auto staleness = static_cast<double>(contribution.staleness);
+  const double cutoff = settings_.staleness_cutoff;
+  double gate = 1;
+  if (cutoff > 0)
+    gate = staleness < cutoff ? (1 + std::cos(std::numbers::pi * staleness / cutoff)) / 2 : 0;
+  return gate * std::exp(-settings_.staleness_decay * staleness);
 }
 
 void UpdateRule::weigh(Sum& sum) {

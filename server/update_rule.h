@@ -9,9 +9,11 @@
 //                   async-SGD, eq. 4-6, with 1 + tau for tau, which is 0 here for a fresh
 //                   gradient). An update of several contributions takes the mean of their rates,
 //                   and each contribution counts by its share of that mean.
-//   staleness_decay alpha: a gradient times exp(-alpha * tau) before it enters any state
-//                   (arXiv 2605.09126, the exponential part of its scaling; its cosine cutoff is
-//                   not here)
+//   staleness_decay alpha, staleness_cutoff C: a gradient times gate(tau) * exp(-alpha * tau)
+//   before
+//                   it enters any state, as Cosine-Gated Adam-Decay does (arXiv 2605.09126). Our
+//                   gate is a raised cosine, (1 + cos(pi * tau / C)) / 2 below C and 0 from C on;
+//                   theirs fades to zero at a cutoff, too, and may have another shape.
 //
 // tau is Contribution::staleness. Both may be used together, with every optimizer. With tau = 0
 // nothing changes, bit by bit.

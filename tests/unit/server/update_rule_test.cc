@@ -66,6 +66,19 @@ TEST_CASE("a stale gradient decays exponentially, and keeps the factor that it c
   CHECK(sum.contributions[1].factor == doctest::Approx(0.5 * std::exp(-1.0)));
 }
 
+TEST_CASE("a stale gradient fades to nothing at the cutoff") {
+  UpdateRule rule(with({{"staleness_decay", "0.5"}, {"staleness_cutoff", "8"}}), Clock(0));
+  Sum sum = sum_of({{9, 0}, {9, 2}, {9, 4}, {9, 7}, {9, 8}, {9, 1000}});
+  rule.weigh(sum);
+  CHECK(sum.contributions[0].factor == 1.0f);
+  CHECK(sum.contributions[1].factor ==
+        doctest::Approx((1 + std::sqrt(0.5)) / 2 * std::exp(-1.0)));  // cos of an eighth of a turn
+  CHECK(sum.contributions[2].factor == doctest::Approx(0.5 * std::exp(-2.0)));
+  CHECK(sum.contributions[3].factor > 0);
+  CHECK(sum.contributions[4].factor == 0);
+  CHECK(sum.contributions[5].factor == 0);
+}
+
 TEST_CASE("N8: the schedule follows the largest clock and never goes back") {
   UpdateRule rule(
       with({{"schedule", "step"}, {"schedule_steps", "10"}, {"schedule_factor", "0.5"}}), Clock(0));
@@ -102,7 +115,8 @@ TEST_CASE("1000 updates of stale gradients are the formulas in FP64, to 1e-6") {
                                        {"schedule_steps", "800"},
                                        {"warmup_steps", "50"},
                                        {"staleness_rate", "inverse"},
-                                       {"staleness_decay", "0.2"}});
+                                       {"staleness_decay", "0.2"},
+                                       {"staleness_cutoff", "9"}});
     UpdateRule rule(settings, Clock(0));
     const kernels::Hyper& h = rule.hyper();
     std::mt19937 random(5);
@@ -142,7 +156,8 @@ TEST_CASE("1000 updates of stale gradients are the formulas in FP64, to 1e-6") {
       for (std::size_t i = 0; i < kElements; ++i) {
         double x = 0;
         for (std::size_t n = 0; n < 2; ++n)
-          x += g[n][i] / (1 + tau[n]) / mean * std::exp(-0.2 * tau[n]) / 2;
+          x += g[n][i] / (1 + tau[n]) / mean * std::exp(-0.2 * tau[n]) *
+               (1 + std::cos(3.14159265358979323846 * tau[n] / 9)) / 4;
         if (optimizer == "sgd") {
           w64[i] -= rate * x;
         } else if (optimizer == "momentum") {
