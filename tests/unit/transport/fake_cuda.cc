@@ -64,6 +64,11 @@ struct Stream {
     std::unique_lock lock(mutex);
     changed.wait(lock, [&] { return work.empty() && !busy; });
   }
+  // As far as it can get while a test holds it.
+  void wait_unless_held() {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return !busy && (held || work.empty()); });
+  }
 };
 
 struct Event {
@@ -182,6 +187,7 @@ void State::fill() {
     const std::lock_guard lock(the_state->mutex);
     const auto it = the_state->memories.find(memory - kAway);
     if (it == the_state->memories.end()) return kInvalidValue;
+    for (const auto& [handle, stream] : the_state->streams) stream->wait_unless_held();
     std::fill(it->second.begin(), it->second.end(), kPoison);
     the_state->freed.push_back(std::move(it->second));
     the_state->memories.erase(it);
