@@ -188,16 +188,18 @@ TEST_CASE("T5: a peer killed with -9 costs its operations their deadline, nobody
   Puppet dying, living;
   const std::uint32_t its = dying.allocate(kSize, 1), theirs = living.allocate(kSize, 2);
   const Peer to_dying = node.connect(dying.address()), to_living = node.connect(living.address());
-  const RegisteredMemory here = node.memory(kSize);
-  REQUIRE(node.read(to_dying, {&here, 0, 4096}, dying.memory(its)).status.has_value());
+  // What was asked of the dying one may still arrive while the provider has it.
+  const RegisteredMemory here = node.memory(kSize), doomed = node.memory(kSize);
+  REQUIRE(node.read(to_dying, {&doomed, 0, 4096}, dying.memory(its)).status.has_value());
   dying.signal(SIGSTOP);  // so that it dies with operations under way
   const TimePoint deadline = in(milliseconds(500));
   Tally tally;
   const auto begin = [&] {
     const std::string text(node.endpoint->info().max_message, 'x');
     for (int i = 0; i < kCount; ++i) {
-      node.endpoint->write(to_dying, {&here, 0, kSize}, dying.memory(its), deadline, tally.next());
-      node.endpoint->read(to_dying, {&here, 0, kSize}, dying.memory(its), deadline, tally.next());
+      node.endpoint->write(to_dying, {&doomed, 0, kSize}, dying.memory(its), deadline,
+                           tally.next());
+      node.endpoint->read(to_dying, {&doomed, 0, kSize}, dying.memory(its), deadline, tally.next());
       node.endpoint->send(to_dying, std::as_bytes(std::span(text)), deadline, tally.next());
     }
     return 0;
@@ -220,7 +222,7 @@ TEST_CASE("T6: a peer that restarts at the same address is reached again") {
   if (!fabric().has_ports()) return;  // a new process has a new address elsewhere
   Node node;
   std::uint16_t port = 0;
-  const RegisteredMemory here = node.memory(kSize);
+  const RegisteredMemory here = node.memory(kSize), doomed = node.memory(kSize);
   for (int life = 0; life < 3; ++life) {
     CAPTURE(life);
     Puppet puppet({.port = port});
@@ -238,7 +240,7 @@ TEST_CASE("T6: a peer that restarts at the same address is reached again") {
     CHECK(puppet.received(1) == 1);
     Tally tally;
     node.on_thread([&] {
-      node.endpoint->read(peer, {&here, 0, kSize}, puppet.memory(theirs), in(milliseconds(500)),
+      node.endpoint->read(peer, {&doomed, 0, kSize}, puppet.memory(theirs), in(milliseconds(500)),
                           tally.next());
       return 0;
     });
