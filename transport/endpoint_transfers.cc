@@ -291,7 +291,7 @@ void Endpoint::Impl::end_if_over(Operation& operation) {
   operation.again.clear();
   operation.offset = operation.size = operation.posted = operation.failures = 0;
   operation.remote = {};
-  operation.status.emplace();
+  if (!operation.status) operation.status = Status();
   operation.begun = operation.sent = operation.reported = false;
   free_operations_.push_back(&operation);
 }
