@@ -156,6 +156,8 @@ void fill(std::span<std::byte> bytes, std::uint64_t seed) {
 }
 void fill(const RegisteredMemory& memory, std::uint64_t seed) { fill(memory.bytes(), seed); }
 
+bool is_touched(const volatile std::byte* byte) { return *byte != std::byte{0}; }
+
 bool same(const RegisteredMemory& a, const RegisteredMemory& b) {
   return a.bytes().size() == b.bytes().size() &&
          (a.bytes().empty() ||

@@ -93,9 +93,9 @@ class Role {
       }
       case PuppetVerb::kDieWhenTouched: {
         const auto& memory = memories_.at(question.take<std::uint32_t>());
-        const volatile std::byte* byte = memory.bytes().data() + question.take<std::uint64_t>();
+        const std::byte* const byte = memory.bytes().data() + question.take<std::uint64_t>();
         std::thread([byte] {
-          while (*byte == std::byte{0}) std::this_thread::yield();
+          while (!is_touched(byte)) std::this_thread::yield();
           raise(SIGKILL);
         }).detach();
         return reply;
