@@ -1,7 +1,5 @@
 #include "tests/bench/pushpull_plan.h"
 
-#include <vector>
-
 #include "kernels/optimizer.h"
 #include "server/update_rule.h"
 
@@ -20,10 +18,10 @@ std::array<float, 7> weights_after(const PushPullPlan& plan, std::uint64_t steps
   const server::UpdateRule rule(settings_of(plan), Clock(0));
   std::array<float, 7> gradient{}, w{}, m{}, v{};
   for (std::size_t i = 0; i < gradient.size(); ++i) gradient[i] = gradient_of(i);
-  const std::vector<kernels::Gradient> gradients = {
-      {.data = reinterpret_cast<const std::byte*>(gradient.data()), .codec = Codec::kF32}};
+  const kernels::Gradient payload{.data = reinterpret_cast<const std::byte*>(gradient.data()),
+                                  .codec = Codec::kF32};
   for (std::uint64_t step = 1; step <= steps; ++step) {
-    const kernels::UpdateArgs update{.gradients = gradients,
+    const kernels::UpdateArgs update{.gradients = {&payload, 1},
                                      .elements = w.size(),
                                      .master = w.data(),
                                      .state = {m.data(), v.data()},

@@ -5,19 +5,14 @@
 
 #include "common/result.h"
 #include "kernels/cast.h"
+#include "server/update_rule.h"
 
 namespace leeway::worker {
 
 LocalParameters::LocalParameters(const JobSettings& settings)
     : dtype_(settings.pull_type()),
       optimizer_(settings.optimizer_type()),
-      hyper_{.learning_rate = static_cast<float>(settings.learning_rate),
-             .momentum = static_cast<float>(settings.momentum),
-             .beta1 = static_cast<float>(settings.beta1),
-             .beta2 = static_cast<float>(settings.beta2),
-             .epsilon = static_cast<float>(settings.epsilon),
-             .weight_decay = static_cast<float>(settings.weight_decay),
-             .momentum_period = settings.momentum_period} {}
+      hyper_(server::UpdateRule(settings, Clock(0)).hyper()) {}
 
 nn::ParameterIndex LocalParameters::declare(std::string name, Shape shape,
                                             std::span<const float> initial) {
