@@ -82,6 +82,8 @@ struct EngineReport {
   std::optional<WrittenShard> durable;
   std::string checkpoint_error;
   std::uint64_t updates = 0, bytes_read = 0, bytes_written = 0;
+  // Of all updates so far: from beginning to end, and what the computing threads ran for them.
+  double update_seconds = 0, update_processor_seconds = 0;
   std::uint64_t memory_bytes = 0, elements = 0;
   std::string waiting;
   std::string fault;  // why this server gives up
@@ -157,7 +159,7 @@ class Engine {
   void begin_update(Update update);
   void continue_update();
   void compute(Group group);
-  void group_done(const std::vector<LocalPartition>& group);
+  void group_done(const std::vector<LocalPartition>& group, double processor_seconds);
   void watch_waiting();
 
   const EngineConfig config_;

@@ -31,6 +31,7 @@ struct Engine::Update {
   };
   Apply apply;
   bool initial = false;
+  TimePoint begun = MonotonicClock::now();
   std::vector<LocalPartition> waiting;
   std::size_t unfinished = 0;
   std::vector<bool> done;                            // by partition

@@ -1,5 +1,6 @@
 // The engine's updates and snapshots.
 #include <csignal>
+#include <ctime>
 #include <utility>
 
 #include "common/log.h"
@@ -13,6 +14,13 @@ namespace {
 constexpr std::uint64_t kGroupElements = 1u << 17;
 // A shard that is updated in about that time needs no hand-over at all.
 constexpr std::uint64_t kUpdateHere = 1u << 15;
+
+// That this thread has run.
+double processor_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) / 1e9;
+}
 
 }  // namespace
 
@@ -44,7 +52,7 @@ void Engine::begin_update(Update update) {
   update_->done.resize(shard_->partitions());
   update_->writes.resize(shard_->partitions());
   if (update_->unfinished == 0)
-    endpoint_->post([this] { group_done({}); });
+    endpoint_->post([this] { group_done({}, 0); });
   else
     continue_update();
 }
@@ -87,13 +95,17 @@ void Engine::compute(Group group) {
     }
     return group.partitions;
   };
-  if (layout_.total_elements() <= kUpdateHere) return group_done(work());
+  if (layout_.total_elements() <= kUpdateHere) return group_done(work(), 0);
   pool_.run([this, work = std::move(work)] {
-    endpoint_->post([this, partitions = work()] { group_done(partitions); });
+    const double before = processor_seconds();
+    const auto partitions = work();
+    endpoint_->post([this, partitions, seconds = processor_seconds() - before] {
+      group_done(partitions, seconds);
+    });
   });
 }
 
-void Engine::group_done(const std::vector<LocalPartition>& group) {
+void Engine::group_done(const std::vector<LocalPartition>& group, double processor_seconds) {
   const bool initial = update_->initial;
   const std::size_t updates = initial ? 1 : update_->apply.sums.size();
   for (const LocalPartition p : group) {
@@ -102,14 +114,18 @@ void Engine::group_done(const std::vector<LocalPartition>& group) {
     for (const Update::Write& write : std::exchange(update_->writes[p], {}))
       write_partition(write.pull, write.entry);
   }
+  if (!initial) report_.update_processor_seconds += processor_seconds;
   update_->unfinished -= group.size();
   if (update_->unfinished > 0) return;
   const auto over = std::exchange(update_, nullptr);
   for (const Sum& sum : over->apply.sums)
     for (const Contribution& contribution : sum.contributions) release_mapped(contribution.slab);
   for (const auto& pull : over->pulls) finish_pull(pull);
-  if (!initial) report_.updates += updates;
   const TimePoint now = MonotonicClock::now();
+  if (!initial) {
+    report_.updates += updates;
+    report_.update_seconds += seconds_between(over->begun, now);
+  }
   run(initial ? core_->initial_published(now) : core_->apply_done(now));
   if (config_.kill_at_step && core_->furthest().value() >= *config_.kill_at_step) {
     log::warning("injected fault: killed after step {}", *config_.kill_at_step);

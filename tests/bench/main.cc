@@ -8,6 +8,7 @@
 #include "common/result.h"
 #include "tests/bench/apply_bench.h"
 #include "tests/bench/checksum_bench.h"
+#include "tests/bench/contention_bench.h"
 #include "tests/bench/latency_bench.h"
 #include "tests/bench/peer_process.h"
 #include "tests/bench/pushpull_bench.h"
@@ -68,6 +69,22 @@ int main(int argc, char** argv) {
                    "of each server, such as 20GiB; 0 = none")
       ->transform(CLI::AsSizeValue(false))
       ->capture_default_str();
+  CLI::App* contention = app.add_subcommand(
+      "contention", "the update of a shm job while two workers pull, over the update alone");
+  ContentionOptions contended;
+  contention->add_option("--model-mib", contended.model_mib, "MiB of FP32 weights")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  contention
+      ->add_option("--partition-mib", contended.partition_mib, "MiB of FP32 weights a partition")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  contention->add_option("--optimizer", contended.optimizer, "of the server")
+      ->check(CLI::IsMember(leeway::optimizer_names()))
+      ->capture_default_str();
+  contention->add_option("--threads", contended.threads, "that compute, one case for each number")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
   CLI::App* small = with_fabric(app.add_subcommand(
       "small", "a step of 10,000 small tensors over a step of one as large as all"));
   CLI::App* latency = with_fabric(app.add_subcommand(
@@ -94,6 +111,10 @@ int main(int argc, char** argv) {
     if (*small) cases = run_small({.fabric = fabric, .rounds = rounds});
     if (*checksum) cases = run_checksum({.fabric = fabric, .rounds = rounds});
     if (*latency) cases = run_latency({.fabric = fabric, .rounds = rounds});
+    if (*contention) {
+      contended.rounds = rounds;
+      cases = run_contention(contended);
+    }
     if (*pushpull) {
       sizes.fabric = fabric;
       sizes.rounds = rounds;

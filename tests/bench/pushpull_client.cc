@@ -213,7 +213,8 @@ void PushPullClient::push_initial() {
 
 void PushPullClient::fill_gradients() {
   Half* const gradients = at<Half>(memory_, 0);
-  for (std::size_t i = 0; i < plan_.elements; ++i) gradients[i] = to_half(kScale * gradient_of(i));
+  for (std::size_t i = 0; i < plan_.elements; ++i)
+    gradients[i] = to_half(kScale * gradient_of(plan_, i));
 }
 
 Moved PushPullClient::push(int steps) {
@@ -228,6 +229,13 @@ Moved PushPullClient::push(int steps) {
   await_pulled();
   moved.end = MonotonicClock::now();
   moved.bytes = static_cast<std::uint64_t>(steps) * plan_.elements * sizeof(Half);
+  return moved;
+}
+
+Moved PushPullClient::apply(int steps) {
+  Moved moved{.begin = MonotonicClock::now()};
+  for (int i = 0; i < steps; ++i) moved.bytes += push(1).bytes;
+  moved.end = MonotonicClock::now();
   return moved;
 }
 
@@ -316,6 +324,27 @@ void PushPullClient::check(std::uint64_t steps) {
       throw std::runtime_error(fmt::format(
           "weight {} is {} after {} steps, it should be {}: this is a bug worth reporting", i, got,
           steps, wanted[i % 7]));
+  }
+}
+
+void PushPullClient::check_uniform() {
+  const Half* const weights = at<Half>(memory_, plan_.elements);
+  std::vector<Version> versions;
+  {
+    const std::lock_guard lock(mutex_);
+    versions = have_;
+  }
+  std::optional<Version> known;
+  Half wanted{};
+  for (std::size_t p = 0; p < plan_.partitions(); ++p) {
+    // Version 1 is the initial values.
+    if (known != versions[p]) wanted = to_half(weights_after(plan_, versions[p].value() - 1)[0]);
+    known = versions[p];
+    const std::span partition(weights + plan_.begin(p), plan_.length(p));
+    if (!std::ranges::all_of(partition, [&](Half h) { return h == wanted; }))
+      throw std::runtime_error(fmt::format(
+          "partition {} of version {} is not {} everywhere: this is a bug worth reporting", p,
+          versions[p].value(), to_float(wanted)));
   }
 }
 

@@ -37,6 +37,8 @@ class PushPullClient {
   Moved push(int steps);
   // Everything, each time.
   Moved pull(int times);
+  // Steps of which each begins when the one before is applied.
+  Moved apply(int steps);
   // Steps as in training without computing: the weights after step c are on their way while the
   // gradients of step c + 1 are.
   Moved both(int steps);
@@ -46,6 +48,8 @@ class PushPullClient {
   std::vector<double> round_trips(std::size_t count, milliseconds pause);
   // Pulls into cleared memory and compares with the weights after so many steps of all workers.
   void check(std::uint64_t steps);
+  // What the last pull brought: every partition is all one value, that of its version.
+  void check_uniform();
 
  private:
   // With one server the COMMIT goes with the push.

@@ -42,7 +42,9 @@ PushPullJob::PushPullJob(const Options& options)
                          {"step_core", options.step_core},
                          {"checksum", options.checksum},
                          {"optimizer", options.optimizer},
-                         {"memory_limit", options.memory_limit}};
+                         {"memory_limit", options.memory_limit},
+                         {"threads", options.threads},
+                         {"uniform", options.uniform}};
   plan["servers"] = addresses(servers_);
   plan["workers"] = addresses(workers_);
   for (const auto* members : {&servers_, &workers_}) {
@@ -57,6 +59,21 @@ std::vector<nlohmann::json> PushPullJob::order(const nlohmann::json& what) {
   for (const Member& worker : workers_) worker->send(what);
   std::vector<nlohmann::json> answers;
   for (const Member& worker : workers_) answers.push_back(answer(*worker));
+  return answers;
+}
+
+void PushPullJob::tell(std::uint32_t worker, const nlohmann::json& what) {
+  workers_[worker]->send(what);
+}
+
+nlohmann::json PushPullJob::answer_of(std::uint32_t worker) { return answer(*workers_[worker]); }
+
+std::vector<nlohmann::json> PushPullJob::ask_servers(const nlohmann::json& what) {
+  std::vector<nlohmann::json> answers;
+  for (const Member& server : servers_) {
+    server->send(what);
+    answers.push_back(server->receive());
+  }
   return answers;
 }
 
@@ -85,9 +102,7 @@ std::vector<double> PushPullJob::processor_seconds() {
 
 PushPullJob::Memory PushPullJob::server_memory() {
   Memory memory;
-  for (const Member& server : servers_) {
-    server->send({{"do", "memory"}});
-    const nlohmann::json answer = server->receive();
+  for (const nlohmann::json& answer : ask_servers({{"do", "memory"}})) {
     memory.planned += answer.at("planned").get<double>();
     memory.resident += answer.at("resident").get<double>();
   }

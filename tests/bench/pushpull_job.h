@@ -26,11 +26,18 @@ class PushPullJob {
     bool checksum = false;           // of the payloads, with step_core
     std::string optimizer = "sgd";   // the servers'
     std::uint64_t memory_limit = 0;  // of each server, bytes; 0 = none
+    unsigned threads = 0;            // that compute, of each server; 0 = one a core
+    bool uniform = false;            // all gradients are alike
   };
   explicit PushPullJob(const Options& options);
 
   // Every worker does `what` at once. Their answers.
   std::vector<nlohmann::json> order(const nlohmann::json& what);
+  // One worker alone.
+  void tell(std::uint32_t worker, const nlohmann::json& what);
+  nlohmann::json answer_of(std::uint32_t worker);
+  // Each server's.
+  std::vector<nlohmann::json> ask_servers(const nlohmann::json& what);
   // GB/s of all workers together; the weights are checked afterwards.
   double round(const std::string& kind, int steps);
   // Bytes of all servers together.

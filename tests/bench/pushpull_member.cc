@@ -34,6 +34,8 @@ PushPullPlan plan_of(const nlohmann::json& message) {
           .checksum = message.at("checksum"),
           .optimizer = message.at("optimizer"),
           .memory_limit = message.at("memory_limit"),
+          .threads = message.at("threads"),
+          .uniform = message.at("uniform"),
           .server_addresses = addresses(message.at("servers")),
           .worker_addresses = addresses(message.at("workers"))};
 }
@@ -43,7 +45,9 @@ server::EngineConfig engine_config(const PushPullPlan& plan, std::uint32_t index
                               .incarnation = server_incarnation(index),
                               .job = kJob,
                               .servers = plan.servers,
-                              .threads = std::max(1u, std::thread::hardware_concurrency())};
+                              .threads = plan.threads != 0
+                                             ? plan.threads
+                                             : std::max(1u, std::thread::hardware_concurrency())};
   config.settings = settings_of(plan);
   for (std::size_t t = 0; t < plan.tensors; ++t)
     config.tensors.push_back(
@@ -91,15 +95,22 @@ nlohmann::json as_json(const Moved& moved) {
       {"begin", nanoseconds(moved.begin)}, {"end", nanoseconds(moved.end)}, {"bytes", moved.bytes}};
 }
 
+nlohmann::json as_json(const server::EngineReport& report) {
+  return {{"updates", report.updates},
+          {"seconds", report.update_seconds},
+          {"processor", report.update_processor_seconds}};
+}
+
 nlohmann::json measure(PushPullClient& client, const std::string& what,
                        const nlohmann::json& order) {
   if (what == "round trips")
     return {{"microseconds",
              client.round_trips(order.at("count"), milliseconds(order.at("pause_ms").get<int>()))}};
   const int steps = order.at("steps");
-  return as_json(what == "push"   ? client.push(steps)
-                 : what == "pull" ? client.pull(steps)
-                                  : client.both(steps));
+  return as_json(what == "push"    ? client.push(steps)
+                 : what == "pull"  ? client.pull(steps)
+                 : what == "apply" ? client.apply(steps)
+                                   : client.both(steps));
 }
 
 nlohmann::json measure(StepClient& client, const std::string&, const nlohmann::json& order) {
@@ -119,8 +130,31 @@ nlohmann::json obey(Client& client, const nlohmann::json& order) {
   return {{"done", true}};
 }
 
-template <typename Client>
-void serve(Link& link, Client& client) {
+// Pulls all the time, until the next message. Says when it has begun, and at the end what it moved.
+void keep_pulling(Link& link, PushPullClient& client, bool check) {
+  Moved moved{.begin = MonotonicClock::now()};
+  for (bool begun = false; !link.ready(milliseconds(0)); begun = true) {
+    moved.bytes += client.pull(1).bytes;
+    if (check) client.check_uniform();
+    if (!begun) link.send({{"begun", true}});
+  }
+  link.receive(kOrderDeadline);
+  moved.end = MonotonicClock::now();
+  link.send(as_json(moved));
+}
+
+void serve(Link& link, PushPullClient& client) {
+  link.send({{"ready", true}});
+  while (link.wait()) {
+    const nlohmann::json order = link.receive(kOrderDeadline);
+    if (order.at("do") == "keep pulling")
+      keep_pulling(link, client, order.at("check"));
+    else
+      link.send(obey(client, order));
+  }
+}
+
+void serve(Link& link, StepClient& client) {
   link.send({{"ready", true}});
   while (link.wait()) link.send(obey(client, link.receive(kOrderDeadline)));
 }
@@ -143,7 +177,9 @@ int serve_as_server(const std::string& fabric, std::uint32_t index) {
     link.send({{"ready", true}});
     while (link.wait()) {
       const nlohmann::json order = link.receive(kOrderDeadline);
-      if (order.at("do") == "memory")
+      if (order.at("do") == "updates")
+        link.send(as_json(value_or_throw(engine.report())));
+      else if (order.at("do") == "memory")
         link.send({{"planned", report.memory_bytes}, {"resident", resident_bytes()}});
       else
         link.send(processor_seconds());

@@ -17,7 +17,7 @@ JobSettings settings_of(const PushPullPlan& plan) {
 std::array<float, 7> weights_after(const PushPullPlan& plan, std::uint64_t steps) {
   const server::UpdateRule rule(settings_of(plan), Clock(0));
   std::array<float, 7> gradient{}, w{}, m{}, v{};
-  for (std::size_t i = 0; i < gradient.size(); ++i) gradient[i] = gradient_of(i);
+  for (std::size_t i = 0; i < gradient.size(); ++i) gradient[i] = gradient_of(plan, i);
   const kernels::Gradient payload{.data = reinterpret_cast<const std::byte*>(gradient.data()),
                                   .codec = Codec::kF32};
   for (std::uint64_t step = 1; step <= steps; ++step) {

@@ -28,6 +28,8 @@ struct PushPullPlan {
   bool checksum = false;           // with step_core
   std::string optimizer = "sgd";   // the servers'
   std::uint64_t memory_limit = 0;  // of each server, bytes; 0 = none
+  unsigned threads = 0;            // that compute, of each server; 0 = one a core
+  bool uniform = false;            // all gradients are alike
   std::vector<std::vector<std::byte>> server_addresses, worker_addresses;
 
   std::size_t partitions() const { return (elements - 1) / partition_elements + 1; }
@@ -47,7 +49,9 @@ inline Incarnation worker_incarnation(std::uint32_t w) { return Incarnation(1001
 
 // Of element i, in every step of every worker. Small integers: sums stay exact in FP32, and seven
 // is prime to partition sizes, so a partition in another's place is seen.
-inline float gradient_of(std::size_t i) { return static_cast<float>(i % 7) - 3; }
+inline float gradient_of(const PushPullPlan& plan, std::size_t i) {
+  return plan.uniform ? 1 : static_cast<float>(i % 7) - 3;
+}
 
 // Of the job.
 JobSettings settings_of(const PushPullPlan& plan);

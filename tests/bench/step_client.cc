@@ -45,7 +45,7 @@ StepClient::StepClient(std::unique_ptr<transport::Endpoint> endpoint, const Push
       gradient_(plan.tensor_elements()),
       data_(std::move(endpoint), board_),
       layout_(layout_of(plan)) {
-  for (std::size_t i = 0; i < gradient_.size(); ++i) gradient_[i] = kScale * gradient_of(i);
+  for (std::size_t i = 0; i < gradient_.size(); ++i) gradient_[i] = kScale * gradient_of(plan_, i);
   if (const auto status = data_.allocate(layout_, Dtype::kF16, GradientCodec{}, plan.checksum);
       !status)
     throw std::runtime_error(status.error().message);
