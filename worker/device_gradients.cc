@@ -41,7 +41,7 @@ Result<std::unique_ptr<DeviceGradients>> DeviceGradients::make(kernels::Backend&
   return made;
 }
 
-void DeviceGradients::begin_step() {
+void DeviceGradients::begin_step(float /*loss_scale*/) {
   backend_.fill_zero(not_finite_.as<std::int32_t>(), sizeof(std::int32_t));
 }
 

@@ -29,18 +29,17 @@ class DeviceGradients final : public GradientTarget {
                                                        transport::GpuBuffer& buffer,
                                                        const Layout& layout);
 
-  void begin_step();
+  void begin_step(float loss_scale) override;
   // `gradient` is in the backend's memory, and may be overwritten by later operations of it.
   bool encode(const Layout::Tensor& tensor, std::span<const float> gradient, float factor) override;
   void poison(const Layout::Tensor& tensor) override;
   void square(std::size_t parameter, std::span<const float> gradient) override;
   double squares() override;
-  // Calls `send` when servers may read these parts, unless an element of the step was not finite by
-  // then. `send` blocks no longer than the endpoint's queue does.
-  Status publish(std::vector<PartitionId> parts, std::function<void()> send);
-  // Waits for all of it, and for the program's operations: servers may write new weights. Whether
-  // every element of the step is finite.
-  Result<bool> finish();
+  bool asynchronous() const noexcept override { return true; }
+  // `send` blocks no longer than the endpoint's queue does.
+  Status publish(std::vector<PartitionId> parts, std::function<void()> send) override;
+  // For the program's operations, too: servers may write new weights.
+  Result<bool> finish() override;
 
  private:
   DeviceGradients(kernels::Backend& backend, std::shared_ptr<transport::Gpu> gpu,

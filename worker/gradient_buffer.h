@@ -9,12 +9,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "common/codec.h"
+#include "common/result.h"
 #include "worker/layout.h"
 
 namespace leeway::worker {
@@ -23,6 +25,7 @@ namespace leeway::worker {
 class GradientTarget {
  public:
   virtual ~GradientTarget() = default;
+  virtual void begin_step(float /*loss_scale*/) {}
   // gradient * factor of this tensor. False when an element is known to be none that can travel.
   virtual bool encode(const Layout::Tensor& tensor, std::span<const float> gradient,
                       float factor) = 0;
@@ -32,6 +35,18 @@ class GradientTarget {
   virtual void square(std::size_t parameter, std::span<const float> gradient) = 0;
   // Of all parameters, as the last step squared them.
   virtual double squares() = 0;
+
+  // Whether encode() asks a device for it, which does it meanwhile: then publish() every part, and
+  // finish() the step.
+  virtual bool asynchronous() const noexcept { return false; }
+  // Calls `send` when servers may read these parts; never, when an element is found not finite.
+  virtual Status publish(std::vector<PartitionId> /*parts*/, std::function<void()> send) {
+    send();
+    return {};
+  }
+  // Waits for all of the step. Whether every element is finite that encode() passed.
+  virtual Result<bool> finish() { return true; }
+  virtual void end_step(bool /*committed*/) {}
 };
 
 class HostGradients : public GradientTarget {
@@ -40,8 +55,6 @@ class HostGradients : public GradientTarget {
   HostGradients(const Layout& layout, const GradientCodec& codec,
                 std::span<const std::span<std::byte>> payloads)
       : layout_(layout), codec_(codec), payloads_(payloads) {}
-  virtual void begin_step(float /*loss_scale*/) {}
-  virtual void end_step(bool /*committed*/) {}
   bool encode(const Layout::Tensor& tensor, std::span<const float> gradient, float factor) override;
   void square(std::size_t parameter, std::span<const float> gradient) override;
   double squares() override;
