@@ -152,7 +152,7 @@ Status TrainingCluster::push(Worker& worker, std::uint64_t step, std::span<const
     worker.data->end_step({half, parts.end()}, 1, transport::Ending::kCommit, 1, {});
     return {};
   }
-  worker.gradients->begin_step();
+  worker.gradients->begin_step(1);
   worker.backend->upload(worker.computed.as<float>(), gradient.data(), gradient.size_bytes());
   for (const worker::Layout::Tensor& tensor : worker.layout.tensors())
     worker.gradients->encode(tensor, {worker.computed.as<float>(tensor.begin), tensor.elements}, 1);

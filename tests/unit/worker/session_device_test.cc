@@ -1,0 +1,119 @@
+// A session whose weights and gradients are in the memory of a GPU that is none.
+#include <doctest/doctest.h>
+
+#include "tests/unit/worker/session_job.h"
+
+namespace leeway::worker {
+namespace {
+
+using testing::contains;
+using testing::error_of;
+using testing::FakeServer;
+using testing::floats;
+using testing::Floats;
+using testing::GpuJob;
+using testing::Job;
+
+}  // namespace
+
+TEST_CASE("GPU: a job whose gradients and weights are in device memory, staged") {
+  GpuJob gpu;
+  auto session = gpu.start();
+  CHECK(session->on_device());
+  REQUIRE(session->begin_step());
+  CHECK(gpu.weights(*session, gpu.job.a, 6) == Floats{1, 2, 3, 4, 5, 6});
+  CHECK(gpu.weights(*session, gpu.job.b, 3) == Floats{7, 8, 9});
+  session->push(gpu.job.none, DeviceGradient(nullptr, 0));
+  gpu.push(*session, gpu.job.b, 3, 4);  // 0.5 times the scale
+  gpu.push(*session, gpu.job.a, 6, 4);
+  CHECK_FALSE(session->commit({.samples = 32}).skipped);
+  gpu.step(*session, 0.25f);
+  gpu.step(*session, 0.25f);
+  session->pull_final();
+  CHECK(gpu.weights(*session, gpu.job.a, 6) == Floats{0, 1, 2, 3, 4, 5});
+  CHECK(gpu.weights(*session, gpu.job.b, 3) == Floats{6, 7, 8});
+  session->finish({});
+  CHECK(gpu.job.scheduler.finished()->bytes_pushed == 9 * 4 + 3 * 9 * 2);
+}
+
+TEST_CASE("GPU: payloads with checksums, as the host sees them") {
+  GpuJob gpu;
+  gpu.job.scheduler.settings["checksum"] = "crc32c";
+  auto session = gpu.start();
+  gpu.step(*session, 0.5f);
+  session->pull_final();
+  CHECK(gpu.weights(*session, gpu.job.b, 3) == Floats{6.5, 7.5, 8.5});
+  session->finish({});
+  CHECK(gpu.job.servers[0].checksums() + gpu.job.servers[1].checksums() == 6);
+}
+
+TEST_CASE("GPU: a gradient that is not finite is found on the device, and the step is skipped") {
+  GpuJob gpu;
+  auto session = gpu.start();
+  CHECK_FALSE(gpu.step(*session, 0.5f).skipped);
+  const StepResult skipped = gpu.step(*session, 1e30f);
+  CHECK(skipped.skipped);
+  CHECK(skipped.loss_scale == 4);
+  CHECK_FALSE(gpu.step(*session, 0.5f).skipped);  // the mark of the step before is gone
+  session->pull_final();
+  CHECK(gpu.weights(*session, gpu.job.b, 3) == Floats{6, 7, 8});
+  session->finish({});
+  CHECK(gpu.job.scheduler.finished()->skipped_steps == 1);
+}
+
+TEST_CASE("GPU: the norm for clip_norm is taken on the device") {
+  GpuJob gpu;
+  gpu.job.scheduler.settings["clip_norm"] = "3";
+  auto session = gpu.start();
+  CHECK(gpu.step(*session, 1).gradient_norm == doctest::Approx(3));
+  CHECK(gpu.step(*session, -4).gradient_norm == doctest::Approx(12));
+  session->finish({});
+  for (FakeServer& server : gpu.job.servers) CHECK(server.endings().back().commit.factor == 0.25f);
+}
+
+TEST_CASE("GPU: an injected infinity is in the device's memory, too") {
+  GpuJob gpu;
+  auto session = gpu.start({.inject = "nonfinite:worker=0,at_step=1"});
+  CHECK_FALSE(gpu.step(*session, 0.5f).skipped);
+  CHECK(gpu.step(*session, 0.5f).skipped);
+  session->pull_final();
+  CHECK(gpu.weights(*session, gpu.job.b, 3) == Floats{6.5, 7.5, 8.5});
+  session->finish({});
+}
+
+TEST_CASE("GPU: host and device are not mixed up, and what cannot be is refused in one line") {
+  GpuJob gpu;
+  {
+    auto session = gpu.start();
+    REQUIRE(session->begin_step());
+    CHECK(contains(error_of([&] { session->weights(gpu.job.a); }), "use device_weights()"));
+    CHECK(contains(error_of([&] { session->push(gpu.job.b, Floats(3)); }),
+                   "this session is on a device"));
+  }
+  CHECK(
+      contains(error_of([&] { gpu.start({.accumulate_steps = 2}); }), "add them up on the device"));
+  const auto cpu = kernels::open_cpu_backend();
+  Job job;
+  auto session = job.start({.device = cpu.get()});  // whose memory is the host's
+  CHECK_FALSE(session->on_device());
+  REQUIRE(session->begin_step());
+  CHECK(contains(error_of([&] { session->device_weights(job.a); }), "use weights()"));
+  CHECK(contains(error_of([&] {
+                   session->push(job.b, DeviceGradient{nullptr, 3});
+                 }),
+                 "this session is on the host"));
+}
+
+TEST_CASE("GPU: a session that ends in the middle of a step leaves nothing on the device") {
+  GpuJob gpu;
+  {
+    auto session = gpu.start();
+    REQUIRE(session->begin_step());
+    gpu.push(*session, gpu.job.a, 6, 1);
+  }
+  gpu.gradient = {};
+  CHECK(gpu.cuda.allocated() == 0);
+  CHECK(gpu.cuda.pinned() == 0);
+}
+
+}  // namespace leeway::worker
