@@ -17,10 +17,6 @@ namespace {
 
 // A worker's pace is the mean over about so many of its last steps.
 constexpr int kPaceMemory = 4;
-// Steps of a worker that wait to be applied, beyond the slabs there are, although it got no weights
-// for the last of them: abandoned ones have no slab, and would fill the memory.
-constexpr std::size_t kMostWithoutWeights = 16;
-
 }  // namespace
 
 Consistency::Consistency(CoreConfig config)
@@ -360,7 +356,7 @@ Effects Consistency::end_step(const Sender& sender, const transport::Commit& com
     return effects;
   }
   if (commit.clock == worker->ended && commit.clock > worker->given &&
-      worker->steps.size() >= config_.slabs + kMostWithoutWeights) {
+      worker->steps.size() >= most_ended()) {
     violation(sender,
               fmt::format("worker.{} ends step {}, the last weights that it got are for step {}",
                           sender.id, commit.clock.value(), worker->given.value()),

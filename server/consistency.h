@@ -156,6 +156,8 @@ class Consistency {
   void offer_initial(Effects& effects);
   void answer_pulls(Effects& effects);
   void adapt_bound(WorkerId id, WorkerState& worker);
+  std::uint64_t most_ended() const noexcept;
+  bool far_ahead(const WorkerState& worker) const noexcept;
 
   // Constant.
   const CoreConfig config_;

@@ -14,6 +14,9 @@ namespace {
 
 // Steps in one pass; more would only delay the pulls that wait for the first.
 constexpr std::size_t kMostSums = 8;
+// Steps of a worker that have ended and are not applied, beyond the slabs there are: abandoned ones
+// have no slab, and would fill the memory.
+constexpr std::uint64_t kMostWithoutSlab = 16;
 
 // The step as a part of the update that follows so many.
 Contribution contribution(StepId id, EndedStep& step, std::uint64_t updates) {
@@ -244,12 +247,20 @@ void Consistency::adapt_bound(WorkerId id, WorkerState& worker) {
   pull.bound = worker.bound;
 }
 
+std::uint64_t Consistency::most_ended() const noexcept { return config_.slabs + kMostWithoutSlab; }
+
+// Its next weights wait, whatever the bound, for the update of a clock that others have not ended:
+// these are not held up by this, so the clock comes.
+bool Consistency::far_ahead(const WorkerState& worker) const noexcept {
+  return config_.per_clock && worker.ended.value() >= clocks_upcoming().value() + most_ended();
+}
+
 void Consistency::answer_pulls(Effects& effects) {
   if (!initialized_) return;
   for (auto& [id, worker] : workers_) {
     if (!worker.pull || !worker.pull->complete() || !worker.live() || worker.barred) continue;
     adapt_bound(id, worker);
-    if (!gate_.open(workers_, clocks_upcoming(), id, *worker.pull)) continue;
+    if (far_ahead(worker) || !gate_.open(workers_, clocks_upcoming(), id, *worker.pull)) continue;
     AnswerPull answer{
         .worker = id,
         .clock = worker.pull->clock,
@@ -435,6 +446,9 @@ std::vector<std::string> Consistency::waiting(TimePoint since) const {
         whom = "the rest of its own pull";
       else
         whom = gate_.blockers(workers_, clocks_upcoming(), id, *worker.pull);
+      if (whom.empty())
+        whom = fmt::format("the update of clock {}, beyond which it has ended {} steps",
+                           clock_.value(), worker.steps.size());
       if (!hold_.id().empty() && (hold_.holding() || hold_.cutting()))
         whom += fmt::format(" (updates stand still for checkpoint {})", hold_.id());
       lines.push_back(fmt::format("worker.{} waits to start step {} for {}", id.value(),

@@ -141,6 +141,7 @@ void Engine::flush_taken() {
 }
 
 void Engine::carry_out(SendCommitted& effect) {
+  if (effect.ending == transport::Ending::kAbandon) release_mapped_of_the_abandoned(effect.step);
   taken_.erase(effect.step);  // this says that, too
   send(effect.step.worker, transport::Committed{effect.step.clock, effect.ending});
 }
@@ -184,7 +185,7 @@ bool Engine::map_payload(const ReadPayload& read) {
     return false;
   if (const auto old = mapped_.find(read.slab);
       old != mapped_.end() && old->second.step != read.step)
-    release_mapped(read.slab);  // it was abandoned
+    release_mapped(read.slab);  // its worker died
   mapped_[read.slab].step = read.step;
   mapped_[read.slab].payloads[read.partition] = payload;
   shard_->read_from(read.partition, read.slab, payload.get());
@@ -207,6 +208,11 @@ void Engine::keep_in_slab(LocalPartition partition, std::uint32_t slab) {
   shard_->read_from(partition, slab, nullptr);
   if (const auto mapped = mapped_.find(slab); mapped != mapped_.end())
     mapped->second.payloads.erase(partition);
+}
+
+void Engine::release_mapped_of_the_abandoned(StepId step) {
+  const auto mapped = std::ranges::find(mapped_, step, [](const auto& m) { return m.second.step; });
+  if (mapped != mapped_.end()) release_mapped(mapped->first);
 }
 
 // What a worker that died or was given up left behind, unless it counts.

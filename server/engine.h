@@ -125,6 +125,7 @@ class Engine {
   void start_read(const ReadPayload& read, bool again);
   bool map_payload(const ReadPayload& read);
   void release_mapped(std::uint32_t slab);
+  void release_mapped_of_the_abandoned(StepId step);
   void release_mapped_of_the_gone();
   void verify(const ReadPayload& read, std::shared_ptr<const std::byte> payload, bool again);
   void keep_in_slab(LocalPartition partition, std::uint32_t slab);

@@ -188,6 +188,26 @@ TEST_CASE("a worker that ends step after step without weights for them is refuse
   }
 }
 
+TEST_CASE("no bound lets a worker that abandons its steps fill the memory") {
+  constexpr std::size_t kMost = 4 + 16;
+  CoreFixture s({.per_clock = true, .staleness = Bound{Bound::kInfinite}, .workers = 2});
+  std::uint64_t clock = 0;
+  for (; clock < 1000 && s.answers.size() == clock; ++clock) {
+    s.end(0, clock, Ending::kAbandon);
+    s.pull(0, clock + 1, static_cast<std::uint32_t>(clock) + 1, transport::kUnboundedStaleness);
+  }
+  CHECK(s.core->workers().at(WorkerId(0)).steps.size() == kMost);
+  CHECK(s.refusals.empty());
+  s.now += milliseconds(1);
+  REQUIRE(s.core->waiting(s.now).size() == 1);
+  CHECK(s.core->waiting(s.now)[0] ==
+        "worker.0 waits to start step 20 for the update of clock 0, beyond which it has ended 20 "
+        "steps");
+  // It goes on with the others.
+  s.end(1, 0, Ending::kAbandon);
+  CHECK(s.answers.size() == clock);
+}
+
 TEST_CASE("a worker may push step after step without weights where they are applied") {
   CoreFixture s({});
   for (std::uint64_t clock = 0; clock < 100; ++clock) {

@@ -34,8 +34,7 @@ class FakeWorker {
  public:
   explicit FakeWorker(const std::string& fabric = "tcp", std::uint32_t id = 0)
       : id_(id), endpoint_(open_endpoint(fabric)) {
-    memory_ =
-        value_or_throw(endpoint_->allocate(kPartitions * kElements * 4, transport::Access::kPeers));
+    renew_memory();
     endpoint_->start([this](std::span<const std::byte> frame) {
       const std::lock_guard lock(mutex_);
       while (!frame.empty()) {
@@ -46,6 +45,12 @@ class FakeWorker {
     });
   }
   ~FakeWorker() { endpoint_.reset(); }
+
+  // What there was is gone. Not while something moves.
+  void renew_memory() {
+    memory_ =
+        value_or_throw(endpoint_->allocate(kPartitions * kElements * 4, transport::Access::kPeers));
+  }
 
   const std::vector<std::byte>& address() const { return endpoint_->info().address; }
   template <typename T>
@@ -394,6 +399,20 @@ TEST_CASE("a mapped gradient counts when its worker died after the commit, and o
     CHECK(all(witness.values<float>(p), committed ? 8.0f : 10.0f));
   // Nor is anything of it left. The witness's memory is mapped twice now.
   CHECK(mapped_memories() == mapped_before + 1);
+}
+
+TEST_CASE("nothing of an abandoned step stays mapped") {
+  Server server(config_for(""), "shm");
+  FakeWorker worker("shm");
+  const std::size_t mapped_before = mapped_memories();
+  server.engine->view(view_for(worker, 1));
+  worker.push(server.address, 0, true);
+  worker.end(server.address, 0, transport::Ending::kInitial);
+  worker.push(server.address, 0, false);
+  CHECK(mapped_memories() == mapped_before + 1);
+  worker.end(server.address, 0, transport::Ending::kAbandon);
+  worker.renew_memory();
+  await(*server.engine, [&](const EngineReport&) { return mapped_memories() == mapped_before; });
 }
 
 TEST_CASE("a gradient with block scales is applied as it was, and refused when a scale is none") {
