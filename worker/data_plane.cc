@@ -341,7 +341,7 @@ void DataPlane::carry_out_one(const WeightsReady& effect) {
   rpc::WorkerReport& report = board_.report;
   report.bytes_pulled += static_cast<std::int64_t>(bytes);
   report.staleness_violations += effect.violation ? 1 : 0;
-  board_.versions = effect.versions;
+  if (!effect.changed.empty() || board_.versions.empty()) board_.versions = wire_->core.versions();
   board_.staleness = effect.by_server;
   board_.bound = effect.bound;
   if (effect.final) {

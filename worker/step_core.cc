@@ -289,7 +289,6 @@ Result<Effects> StepCore::pulled(ServerId from, const transport::Pulled& message
                      .violation = !pull.bound.infinite() && pull.staleness > pull.bound.value,
                      .final = pull.final,
                      .changed = std::move(pull.changed),
-                     .versions = have_,
                      .by_server = std::move(pull.by_server),
                      .bound = pull.in_force};
   pulling_.reset();

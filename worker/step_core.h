@@ -72,7 +72,6 @@ struct WeightsReady {
   bool violation = false;       // it exceeds the bound of the pull
   bool final = false;           // answers pull_final()
   std::vector<PartitionId> changed;
-  std::vector<Version> versions;         // by partition
   std::vector<std::uint64_t> by_server;  // observed staleness
   std::uint32_t bound = 0;               // in force, the largest; kUnboundedStaleness = inf
 };
@@ -109,6 +108,8 @@ class StepCore {
 
   // Steps whose ending was sent (or was done before this start).
   Clock clock() const noexcept { return clock_; }
+  // Of the weights that servers have answered with, by partition.
+  const std::vector<Version>& versions() const noexcept { return have_; }
   // What is outstanding, for people: "server.1 has not taken 3 payloads of step 12"; "" = nothing.
   std::string waiting_for() const;
 
