@@ -46,7 +46,8 @@ class GradientTarget {
   }
   // Waits for all of the step. Whether every element is finite that encode() passed.
   virtual Result<bool> finish() { return true; }
-  virtual void end_step(bool /*committed*/) {}
+  // Committed, the step is applied times `factor`, which clips its gradient.
+  virtual void end_step(bool /*committed*/, float /*factor*/) {}
 };
 
 class HostGradients : public GradientTarget {

@@ -87,7 +87,7 @@ bool StepGradients::end_step(End end) {
   // loss scale.
   const double factor = norm_ > clip_norm_ ? clip_norm_ / norm_ : 1;
   const float clip = std::max(static_cast<float>(factor), std::numeric_limits<float>::min());
-  travels_->end_step(!skip_);
+  travels_->end_step(!skip_, clip);
   if (local_) {
     local_->step(loss_scale_ / clip, skip_, end.samples, data_.own_weights());
     return local_->done() == local_->per_round() && end_round(end.clock, std::move(end.state));

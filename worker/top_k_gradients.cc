@@ -32,8 +32,13 @@ bool TopKGradients::encode(const Layout::Tensor& tensor, std::span<const float> 
   return finite;
 }
 
-void TopKGradients::end_step(bool committed) {
-  if (committed) std::swap(residual_, next_);
+void TopKGradients::end_step(bool committed, float factor) {
+  if (!committed) return;
+  if (factor == 1)
+    std::swap(residual_, next_);
+  else
+    for (std::size_t i = 0; i < next_.size(); ++i)
+      residual_[i] = factor * next_[i] + (1 - factor) * residual_[i];
 }
 
 }  // namespace leeway::worker

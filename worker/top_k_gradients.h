@@ -4,6 +4,11 @@
 //
 //   sum = residual + gradient;  the largest of each part travel as bf16;  residual = sum - sent
 //
+// With clip_norm the servers apply factor * sent for a gradient that counts as factor * gradient.
+// What is left of that is
+//
+//   residual + factor * gradient - factor * sent = factor * (sum - sent) + (1 - factor) * residual
+//
 // Two FP32 arrays as long as the model: a step that is skipped leaves the residual as it was. It is
 // kept without the loss scale, which changes. No checkpoint holds it, so servers refuse to make
 // any for such a job.
@@ -25,7 +30,7 @@ class TopKGradients final : public HostGradients {
                 std::span<const std::span<std::byte>> payloads);
   void begin_step(float loss_scale) override;
   bool encode(const Layout::Tensor& tensor, std::span<const float> gradient, float factor) override;
-  void end_step(bool committed) override;
+  void end_step(bool committed, float factor) override;
 
  private:
   float loss_scale_ = 1.0f;

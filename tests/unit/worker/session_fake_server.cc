@@ -163,7 +163,7 @@ void FakeServer::end(const transport::Commit& commit) {
     for (const auto& [partition, gradient] : s_.staged) {
       std::vector<float>& master = s_.masters[partition];
       master.resize(gradient.size());
-      for (std::size_t i = 0; i < master.size(); ++i) master[i] -= gradient[i];
+      for (std::size_t i = 0; i < master.size(); ++i) master[i] -= commit.factor * gradient[i];
       s_.versions[partition] = s_.versions[partition].next();
     }
   }

@@ -1,5 +1,5 @@
 // A server in this process: a real endpoint that reads pushes, keeps FP32 weights (w -= the step's
-// gradient), and answers pulls at once unless a test withholds them.
+// gradient times its factor), and answers pulls at once unless a test withholds them.
 //
 // Public methods from the test's thread; the rest on the endpoint's. Outlives the sessions: opening
 // an endpoint is slow, so one server serves many tests, each after a restart().

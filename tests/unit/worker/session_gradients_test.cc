@@ -2,6 +2,7 @@
 // local steps, steps that are skipped.
 #include <doctest/doctest.h>
 
+#include <array>
 #include <limits>
 
 #include "common/codec.h"
@@ -77,6 +78,35 @@ TEST_CASE("top-k sends the largest, and everything in the end, skipped steps lef
   CHECK(after(6) == Floats{5, 4, 2});
   session->finish({});
   CHECK(job.scheduler.finished()->bytes_pushed == 9 * 4 + 4 * 3 * 6);
+}
+
+TEST_CASE(
+    "top-k with clip_norm: what is applied and what is kept are the clipped gradients, as FP64 "
+    "sums them") {
+  Job job;
+  job.scheduler.settings["gradient_codec"] = "topk";  // one of three elements
+  job.scheduler.settings["clip_norm"] = "1.5";
+  auto session = job.start();
+  std::array<double, 3> expected{7, 8, 9};
+  int steps = 0;
+  const auto step = [&](const Floats& b) {
+    REQUIRE(session->begin_step());
+    const auto scale = static_cast<float>(session->loss_scale());
+    Floats scaled = b;
+    for (float& x : scaled) x *= scale;
+    session->push(job.a, Floats(6, 0));
+    session->push(job.b, scaled);
+    const double norm = session->commit({}).gradient_norm;
+    for (std::size_t i = 0; i < 3; ++i) expected[i] -= b[i] * (norm > 1.5 ? 1.5 / norm : 1);
+    ++steps;
+  };
+  for (const float x : {0.1f, 3.7f, 0.9f, 5.3f, 0.3f, 2.1f}) step({x, 1.1f * x, -0.7f * x});
+  for (int i = 0; i < 12; ++i) step({0, 0, 0});  // what is left goes out, 8 bits of it at a time
+  session->finish({});
+  CHECK(job.servers[0].has_endings(static_cast<std::size_t>(steps) + 1));
+  const Floats master = job.servers[0].masters().at(PartitionId(2));
+  for (std::size_t i = 0; i < 3; ++i)
+    CHECK(master[i] == doctest::Approx(expected[i]).epsilon(1e-6));
 }
 
 TEST_CASE("N4: what a codec cannot hold skips the step as FP16 does") {
