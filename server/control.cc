@@ -10,12 +10,14 @@
 #include <memory>
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "common/inject.h"
 #include "common/log.h"
 #include "scheduler/client.h"
 #include "server/engine.h"
 #include "server/plan_reader.h"
+#include "transport/numa_bind.h"
 
 namespace leeway::server {
 namespace {
@@ -33,19 +35,35 @@ std::string host_name() {
   return ::gethostname(name, sizeof name - 1) == 0 ? name : "?";
 }
 
+// Before any other thread is started and the shard's memory is touched.
+void bind_near_nics(const transport::EndpointInfo& info) {
+  const transport::NumaMachine machine = transport::read_numa();
+  if (machine.nodes.size() < 2) return;
+  std::vector<transport::NicInUse> nics;
+  for (const transport::EndpointInfo::Rail& rail : info.rails)
+    if (rail.near && rail.fabric != "shm")
+      nics.push_back({rail.device, rail.numa_node, rail.megabits / 1000.0});
+  const transport::NumaPlan plan = transport::choose_numa(machine.nodes, nics, machine.confined);
+  log::info("{}", transport::describe(plan));
+  if (const Status bound = transport::bind_to(plan); !bound)
+    log::warning("the system did not let this server be bound: {}; it runs, but may be slower",
+                 bound.error().message);
+}
+
 class Control {
  public:
   Control(const ServerOptions& options, const std::atomic<bool>& terminate)
       : options_(options), terminate_(terminate), client_(options.scheduler) {
     base_.server = ServerId(options.id);
-    base_.threads = options.threads;
     for (const Injection& injection : value_or_throw(parse_injections(options.inject)))
       if (injection.server && injection.index == options.id) base_.kill_at_step = injection.at_step;
     endpoint_ = transport::Endpoint::open(
         {.fabric = options.fabric, .bind = options.bind, .peers = kPeers, .thread_name = "fabric"});
     const transport::EndpointInfo& info = endpoint_->info();
+    bind_near_nics(info);
+    base_.threads = options.threads != 0 ? options.threads : transport::usable_cpus();
     log::info("fabric {}: {}; {} compute threads", info.fabric, transport::describe(info),
-              options.threads);
+              base_.threads);
   }
 
   int run() {

@@ -13,7 +13,7 @@ struct ServerOptions {
   std::string token;
   std::string fabric = "auto";
   std::string bind = "127.0.0.1";
-  unsigned threads = 1;  // that compute
+  unsigned threads = 0;  // that compute; 0: as many as there are CPUs that it may use
   std::string inject;    // common/inject.h
 };
 

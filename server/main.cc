@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <exception>
 #include <string>
-#include <thread>
 
 #include "common/log.h"
 #include "common/result.h"
@@ -30,7 +29,6 @@ void handle(int signal, void (*handler)(int)) {
 
 int main(int argc, char** argv) {
   leeway::server::ServerOptions options;
-  options.threads = std::max(1u, std::thread::hardware_concurrency());
   CLI::App app{
       "leeway-server: holds one shard of a job's model and applies the workers' steps.\n"
       "Started by leeway-run; the job's settings come from its scheduler."};
@@ -42,7 +40,8 @@ int main(int argc, char** argv) {
       ->envname("LEEWAY_FABRIC")
       ->check(CLI::IsMember({"auto", "efa", "verbs", "tcp", "shm"}));
   app.add_option("--bind", options.bind, "address to listen on")->envname("LEEWAY_BIND");
-  app.add_option("--threads", options.threads, "threads that compute updates; default: the cores")
+  app.add_option("--threads", options.threads,
+                 "threads that compute updates; default: the CPUs that it may use")
       ->check(CLI::Range(1u, 1024u));
   CLI11_PARSE(app, argc, argv);
   const auto environment = [](const char* name) {

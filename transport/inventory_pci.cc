@@ -4,6 +4,7 @@
 #include <hwloc.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <memory>
 
 namespace leeway::transport {
@@ -49,7 +50,23 @@ PciPlace place_of(hwloc_topology_t topology, hwloc_obj_t device) {
   return place;
 }
 
+std::string list_of(hwloc_const_bitmap_t set) {
+  char* text = nullptr;
+  if (hwloc_bitmap_list_asprintf(&text, set) < 0) return "";
+  const std::unique_ptr<char, void (*)(void*)> owner(text, std::free);
+  return is_cpu_list(text) ? text : "";
+}
+
 }  // namespace
+
+std::vector<NumaNode> numa_nodes_of(hwloc_topology* topology) {
+  std::vector<NumaNode> nodes;
+  for (hwloc_obj_t node = nullptr;
+       (node = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_NUMANODE, node)) != nullptr;)
+    nodes.push_back({static_cast<int>(node->os_index), list_of(node->cpuset)});
+  std::ranges::sort(nodes, {}, &NumaNode::number);
+  return nodes;
+}
 
 PciInventory read_pci() {
   PciInventory out;
@@ -63,10 +80,7 @@ PciInventory read_pci() {
     hwloc_topology_set_components(raw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, component);
   if (hwloc_topology_load(raw) != 0) return out;
 
-  for (hwloc_obj_t node = nullptr;
-       (node = hwloc_get_next_obj_by_type(raw, HWLOC_OBJ_NUMANODE, node)) != nullptr;)
-    out.numa_nodes.push_back(static_cast<int>(node->os_index));
-  std::sort(out.numa_nodes.begin(), out.numa_nodes.end());
+  out.numa_nodes = numa_nodes_of(raw);
   for (hwloc_obj_t device = nullptr; (device = hwloc_get_next_pcidev(raw, device)) != nullptr;) {
     PciPlace place = place_of(raw, device);
     const PciDevice& pci = device->attr->pcidev;

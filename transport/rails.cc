@@ -13,6 +13,7 @@
 #include "transport/host_rail.h"
 #include "transport/inventory.h"
 #include "transport/nic_choice.h"
+#include "transport/numa_bind.h"
 #include "transport/providers.h"
 
 namespace leeway::transport {
@@ -54,8 +55,9 @@ void open_addresses(const ProviderTraits& traits, const EndpointOptions& options
   if (addresses.empty())
     throw ConfigError("bind address '': give one of this machine's, or several with commas");
   for (std::string& address : addresses) address = own_address(address);
-  // One alone has nothing to share.
-  const Topology topology = addresses.size() > 1 ? read_topology() : Topology();
+  // One alone has nothing to share, but may be on one of several NUMA nodes.
+  const Topology topology =
+      addresses.size() > 1 || read_numa().nodes.size() > 1 ? read_topology() : Topology();
   const auto gpu = addresses.size() > 1 ? gpu_of(options, topology) : std::nullopt;
   for (const RailPlan& plan : plan_addresses(topology, addresses, gpu))
     open_at(traits, {.address = plan.address, .port = options.port}, options, plan, rails);

@@ -2,8 +2,14 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 
 namespace leeway::transport {
+namespace {
+
+constexpr long kHighestCpu = 65535;
+
+}  // namespace
 
 std::string_view to_string(Family family) noexcept {
   switch (family) {
@@ -67,6 +73,24 @@ Distance distance(const PciPlace& a, const PciPlace& b) noexcept {
   if (shared == 1) return Distance::kSameHostBridge;
   return a.numa_node != kNoNode && a.numa_node == b.numa_node ? Distance::kSameNode
                                                               : Distance::kOtherNode;
+}
+
+bool is_cpu_list(std::string_view text) noexcept {
+  long last = -1;
+  while (true) {
+    for (int part = 0; part < 2; ++part) {  // FIRST or FIRST-LAST
+      long number = 0;
+      const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+      if (error != std::errc() || number <= last || number > kHighestCpu) return false;
+      text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+      last = number;
+      if (part == 1 || !text.starts_with('-')) break;
+      text.remove_prefix(1);
+    }
+    if (text.empty()) return true;
+    if (!text.starts_with(',')) return false;
+    text.remove_prefix(1);
+  }
 }
 
 std::string normal_pci_address(std::string_view text) {

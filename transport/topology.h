@@ -62,12 +62,21 @@ struct Gpu {
   friend bool operator==(const Gpu&, const Gpu&) = default;
 };
 
+struct NumaNode {
+  int number = 0;
+  std::string cpus;  // "0-47,96-143"; empty: it has none, or they are not known
+  friend bool operator==(const NumaNode&, const NumaNode&) = default;
+};
+
 struct Topology {
-  std::vector<int> numa_nodes;
+  std::vector<NumaNode> numa_nodes;
   std::vector<Nic> nics;
   std::vector<Gpu> gpus;
   friend bool operator==(const Topology&, const Topology&) = default;
 };
+
+// Numbers and ranges of numbers, with commas, ascending.
+bool is_cpu_list(std::string_view text) noexcept;
 
 // Nearest first.
 enum class Distance : std::uint8_t { kSameSwitch, kSameHostBridge, kSameNode, kOtherNode };

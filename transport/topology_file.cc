@@ -2,7 +2,7 @@
 // "leeway-topology 1". Then, in any order but that a port belongs to the NIC before it and a node
 // is listed before it is named:
 //
-//   node N
+//   node N [cpus=N-N,N,...]
 //   gpu PCI [model=VENDOR:DEVICE] [node=N] [bridges=B/B/...]
 //   nic NAME driver=efa|verbs|tcp [attachment=hardware|virtual|loopback] [pci=PCI] [node=N]
 //       [bridges=B/B/...]                                                 (on one line)
@@ -29,6 +29,7 @@ namespace {
 constexpr std::string_view kFirstLine = "leeway-topology 1";
 constexpr std::size_t kLongestText = 1 << 20;
 constexpr std::size_t kLongestName = 64;
+constexpr std::size_t kLongestCpus = 4096;
 constexpr std::size_t kMostDevices = 1024;  // of each kind; ports and addresses of one NIC
 constexpr std::size_t kDeepestPci = 32;
 constexpr int kHighestNumber = 4095;
@@ -101,11 +102,16 @@ class Parser {
   }
 
   void parse_node(const std::string& subject, const std::vector<std::string_view>& words) {
-    fields(words, {});
+    const Fields f = fields(words, {"cpus"});
     const int node = number(subject);
     if (has_node(node)) fail(fmt::format("node {} is listed twice", node));
     limit(out_.numa_nodes.size(), "nodes");
-    out_.numa_nodes.push_back(node);
+    out_.numa_nodes.push_back({.number = node});
+    if (!f.contains("cpus")) return;
+    const std::string& cpus = f.at("cpus");
+    if (cpus.size() > kLongestCpus || !is_cpu_list(cpus))
+      fail("cpus should be numbers and ranges, ascending, such as 0-47,96-143");
+    out_.numa_nodes.back().cpus = cpus;
   }
 
   void parse_gpu(const std::string& subject, const std::vector<std::string_view>& words) {
@@ -228,7 +234,7 @@ class Parser {
 
   bool has_node(int node) const {
     const auto& nodes = out_.numa_nodes;
-    return std::find(nodes.begin(), nodes.end(), node) != nodes.end();
+    return std::ranges::find(nodes, node, &NumaNode::number) != nodes.end();
   }
 
   void limit(std::size_t count, const char* what) const {
@@ -256,7 +262,9 @@ Topology parse_topology(std::string_view text, const std::string& file) {
 
 std::string print_topology(const Topology& topology) {
   std::string out = fmt::format("{}\n", kFirstLine);
-  for (const int node : topology.numa_nodes) out += fmt::format("node {}\n", node);
+  for (const NumaNode& node : topology.numa_nodes)
+    out += fmt::format("node {}{}\n", node.number,
+                       node.cpus.empty() ? "" : fmt::format(" cpus={}", node.cpus));
   for (const Gpu& gpu : topology.gpus) {
     out += fmt::format("gpu {}", gpu.place.address);
     if (!gpu.model.empty()) out += fmt::format(" model={}", gpu.model);

@@ -14,6 +14,7 @@
 #include "transport/doctor/facts.h"
 #include "transport/doctor/report.h"
 #include "transport/inventory.h"
+#include "transport/numa_bind.h"
 #include "transport/topology_file.h"
 
 namespace leeway::doctor {
@@ -69,6 +70,7 @@ int diagnose(const Options& options, std::ostream& out) {
     report.topology = transport::read_topology();
     if (!options.record.empty())
       write_file(options.record, transport::print_topology(report.topology));
+    report.confined = transport::read_numa().confined;
     const Facts facts = read_facts();
     report.nics = choose(report.topology, options, offered_families(facts.fabric));
     report.findings =

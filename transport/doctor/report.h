@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "transport/doctor/checks.h"
+#include "transport/numa_choice.h"
 
 namespace leeway::doctor {
 
@@ -13,7 +14,11 @@ struct Report {
   transport::Topology topology;
   NicOutcome nics;
   std::vector<Finding> findings;  // none for a recorded machine
+  bool confined = false;          // this process may run on some CPUs only
 };
+
+// Where a server that uses these NICs keeps its memory and computes.
+transport::NumaPlan servers_numa(const Report& report);
 
 std::string print_text(const Report& report);
 // Strict JSON, one object.

@@ -61,7 +61,7 @@ Json choice(const transport::NicChoice& choice) {
 }  // namespace
 
 std::string print_json(const Report& report) {
-  Json nics = Json::array(), gpus = Json::array(), checks = Json::array();
+  Json nodes = Json::array(), nics = Json::array(), gpus = Json::array(), checks = Json::array();
   for (const transport::Nic& each : report.topology.nics) nics.push_back(nic(each));
   for (const transport::Gpu& gpu : report.topology.gpus) {
     Json out = {{"model", or_null(gpu.model)}};
@@ -73,14 +73,19 @@ std::string print_json(const Report& report) {
                       {"level", to_string(finding.level)},
                       {"found", finding.found},
                       {"change", or_null(finding.change)}});
-  const Json out = {{"numa_nodes", report.topology.numa_nodes},
-                    {"nics", std::move(nics)},
-                    {"gpus", std::move(gpus)},
-                    {"fabric", report.fabric},
-                    {"choice", report.nics.choice ? choice(*report.nics.choice) : Json(nullptr)},
-                    {"choice_error", or_null(report.nics.error)},
-                    {"checks", std::move(checks)},
-                    {"ready", report.nics.error.empty() && ready(report.findings)}};
+  for (const transport::NumaNode& node : report.topology.numa_nodes)
+    nodes.push_back({{"number", node.number}, {"cpus", or_null(node.cpus)}});
+  const transport::NumaPlan numa = servers_numa(report);
+  const Json out = {
+      {"numa_nodes", std::move(nodes)},
+      {"nics", std::move(nics)},
+      {"gpus", std::move(gpus)},
+      {"fabric", report.fabric},
+      {"choice", report.nics.choice ? choice(*report.nics.choice) : Json(nullptr)},
+      {"choice_error", or_null(report.nics.error)},
+      {"servers", {{"numa_nodes", numa.nodes}, {"cpus", or_null(numa.cpus)}, {"why", numa.why}}},
+      {"checks", std::move(checks)},
+      {"ready", report.nics.error.empty() && ready(report.findings)}};
   // Names come from the machine: bytes that are no UTF-8 must not end the program.
   return out.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }

@@ -117,8 +117,17 @@ std::string findings(const std::vector<Finding>& all) {
 
 }  // namespace
 
+transport::NumaPlan servers_numa(const Report& report) {
+  std::vector<transport::NicInUse> nics;
+  if (report.nics.choice)
+    for (const transport::RailPlan& rail : report.nics.choice->rails)
+      nics.push_back({rail.device, rail.numa_node, rail.rate_gbps});
+  return transport::choose_numa(report.topology.numa_nodes, nics, report.confined);
+}
+
 std::string print_text(const Report& report) {
   return nics(report.topology) + gpus(report.topology) + choice(report.fabric, report.nics) +
+         fmt::format("\nServers\n  {}\n", transport::describe(servers_numa(report))) +
          findings(report.findings);
 }
 

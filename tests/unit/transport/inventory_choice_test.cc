@@ -267,7 +267,7 @@ TEST_CASE("GPUs with the same NICs at the same distance share these out") {
 
 TEST_CASE("a tie between NUMA nodes: each GPU keeps to its own; one without a node shares in all") {
   Topology machine;
-  machine.numa_nodes = {0, 1};
+  machine.numa_nodes = {{0}, {1}};
   machine.nics = {hardware("mlx5_0", 100, {"0000:15"}, 0), hardware("mlx5_1", 100, {"0000:97"}, 1)};
   machine.gpus = {gpu("0000:a0:00.0", {"0000:a0"}, 1), gpu("0000:20:00.0", {"0000:20"}, 0),
                   gpu("0000:e0:00.0", {}, kNoNode)};

@@ -284,6 +284,7 @@ TEST_CASE("doctor: a recorded machine's choice, in text and in JSON") {
             "enp41s0f0np0   10.2.0.17\n"));
   CHECK(has(text.out, "mlx5_1  ethernet, and the rails are infiniband"));
   CHECK(has(text.out, "0000:c3:00.0  mlx5_9   same switch"));
+  CHECK(has(text.out, "memory spread over NUMA nodes 0 and 1, threads on any CPU"));
   CHECK(!has(text.out, "Checks"));
 
   const Run json = doctor({"--topology", topology_path("p5_like"), "--json"});
@@ -294,6 +295,9 @@ TEST_CASE("doctor: a recorded machine's choice, in text and in JSON") {
   CHECK(report["choice"]["rails"][0]["address"].is_null());
   CHECK(report["choice"]["gpus"][7]["rails"][3] == "rdmap201s0");
   CHECK(report["nics"][0]["ports"][0]["rate_gbps"] == 100);
+  CHECK(report["numa_nodes"][1]["cpus"] == "48-95,144-191");
+  CHECK(report["servers"]["numa_nodes"] == std::vector<int>{0, 1});
+  CHECK(report["servers"]["cpus"].is_null());
 
   const Run none = doctor({"--topology", topology_path("laptop"), "--fabric", "efa", "--json"});
   CHECK(none.status == 1);

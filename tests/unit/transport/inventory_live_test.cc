@@ -131,7 +131,7 @@ TEST_CASE("hwloc's view: GPUs for computing, bridges from the host down, NUMA no
   ::setenv("HWLOC_XMLFILE", file.c_str(), 1);
   const PciInventory pci = read_pci();
   ::unsetenv("HWLOC_XMLFILE");
-  CHECK(pci.numa_nodes == std::vector<int>{0, 1});
+  CHECK(pci.numa_nodes == std::vector<NumaNode>{{0, "0"}, {1, "1"}});
   REQUIRE(pci.gpus.size() == 1);  // not the console's VGA
   const Gpu& gpu = pci.gpus[0];
   CHECK(gpu.model == "10de:2330");

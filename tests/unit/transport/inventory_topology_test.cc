@@ -51,7 +51,7 @@ TEST_CASE("recorded machines are read, and written back as they were") {
   }
   const Topology dgx = recorded("dgx_like");
   REQUIRE(dgx.nics.size() == 15);
-  CHECK(dgx.numa_nodes == std::vector<int>{0, 1});
+  CHECK(dgx.numa_nodes == std::vector<NumaNode>{{0, "0-55,112-167"}, {1, "56-111,168-223"}});
   CHECK(dgx.gpus.size() == 8);
   CHECK(dgx.gpus[7].model == "10de:2330");
   CHECK(dgx.gpus[7].place.numa_node == 1);
@@ -100,6 +100,8 @@ TEST_CASE("what is wrong in a recorded topology is said with file and line") {
         "m.topology:4: '10.0.0.256' is no IP address");
   CHECK(refusal(nic + "port 1 state=down link=efa\nport 1 state=down link=efa\n") ==
         "m.topology:5: port 1 of a is listed twice");
+  CHECK(refusal(after_head("node 1 cpus=3-2\n")) ==
+        "m.topology:3: cpus should be numbers and ranges, ascending, such as 0-47,96-143");
   CHECK(refusal(after_head("node 0\n")) == "m.topology:3: node 0 is listed twice");
   CHECK(refusal(after_head("gpu 1b:00.0\ngpu 0000:1B:00.0\n")) ==
         "m.topology:4: gpu 0000:1b:00.0 is listed twice");
