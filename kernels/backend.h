@@ -15,6 +15,7 @@
 
 #include "common/half.h"
 #include "common/result.h"
+#include "kernels/codec.h"
 
 namespace leeway::kernels {
 
@@ -83,6 +84,15 @@ class Backend {
   // and else left alone.
   virtual void scale_to_half(std::int64_t elements, const float* in, float scale, Half* out,
                              std::int32_t* not_finite) = 0;
+  // As kernels/codec.h, of several pieces or parts at once; not_finite as above. Any codec but kF32
+  // and kTopK.
+  virtual void encode(const GradientCodec& codec, std::span<const EncodePiece> pieces, float scale,
+                      std::int32_t* not_finite) = 0;
+  virtual void encode_top_k(const GradientCodec& codec, std::span<const TopKPart> parts,
+                            float residual_scale, std::int32_t* not_finite) = 0;
+  // As kernels/weighted_sum.h.
+  virtual void weighted_sum(std::int64_t elements, float a, const float* x, float b, const float* y,
+                            float* out) = 0;
   // As kernels/sum_of_squares.h, a result for each block of kNormBlock elements.
   virtual void block_squares(std::int64_t elements, const float* in, double* out) = 0;
 };

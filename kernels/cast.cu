@@ -3,22 +3,6 @@
 
 namespace leeway::kernels::LEEWAY_DEVICE {
 
-__global__ void scale_to_half_kernel(std::int64_t elements, const float* in, float scale, Half* out,
-                                     std::int32_t* not_finite) {
-  bool finite = true;
-  for (std::int64_t i = first_index(); i < elements; i += index_stride()) {
-    out[i] = float_to_half(in[i] * scale);
-    finite = finite && (out[i].bits & 0x7C00u) != 0x7C00u;
-  }
-  // All that write, write the same.
-  if (!finite) *not_finite = 1;
-}
-
-void scale_to_half(Stream stream, std::int64_t elements, const float* in, float scale, Half* out,
-                   std::int32_t* not_finite) {
-  launch(scale_to_half_kernel, shape_for(elements), stream, elements, in, scale, out, not_finite);
-}
-
 __global__ void narrow_kernel(std::int64_t elements, const float* in, Dtype dtype, std::byte* out) {
   for (std::int64_t i = first_index(); i < elements; i += index_stride())
     store_element(out, dtype, i, in[i]);

@@ -16,35 +16,6 @@ namespace leeway::kernels {
 namespace scalar {
 namespace {
 
-// x within the format's range, to nearest even.
-template <int kMantissa, int kBias>
-std::byte to_fp8(float x) {
-  const std::uint32_t bits = std::bit_cast<std::uint32_t>(x);
-  const std::uint32_t magnitude = bits & 0x7FFFFFFFu;
-  std::uint32_t code = 0;
-  if (magnitude < (128u - kBias) << 23) {
-    // Added to a power of two whose unit in the last place is the smallest subnormal, the
-    // magnitude rounds to a multiple of that.
-    constexpr std::uint32_t kAnchor = (151u - kBias - kMantissa) << 23;
-    code = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) +
-                                        std::bit_cast<float>(kAnchor)) -
-           kAnchor;
-  } else {
-    const std::uint32_t odd = (magnitude >> (23 - kMantissa)) & 1u;
-    code = ((magnitude + ((1u << (22 - kMantissa)) - 1) + odd) >> (23 - kMantissa)) -
-           ((127u - kBias) << kMantissa);
-  }
-  return static_cast<std::byte>((code & 0xFFu) | (bits >> 24 & 0x80u));
-}
-
-std::byte to_int8(float x) {
-  constexpr float kAnchor = 12582912.0f;  // 1.5 * 2^23: the unit in the last place is 1
-  const float clamped = std::clamp(x * 64.0f, -127.0f, 127.0f);
-  return static_cast<std::byte>(
-      (std::bit_cast<std::uint32_t>(clamped + kAnchor) - std::bit_cast<std::uint32_t>(kAnchor)) &
-      0xFFu);
-}
-
 template <typename Format>
 bool encode_all(const float* in, std::size_t elements, float scale, std::byte* out,
                 std::byte* scales) {
@@ -59,13 +30,8 @@ bool encode_all(const float* in, std::size_t elements, float scale, std::byte* o
     }
     const BlockScale shared = Format::template scale_of<Scalar>(most);
     scales[begin / kScaleBlock] = shared.biased;
-    for (std::size_t i = begin; i < end; ++i) {
-      const float x = in[i] * scale * shared.inverse;
-      if constexpr (Format::kIsInteger)
-        out[i] = to_int8(x);
-      else
-        out[i] = to_fp8<Format::kMantissa, Format::kBias>(x);
-    }
+    for (std::size_t i = begin; i < end; ++i)
+      out[i] = Format::template code<Scalar>(in[i] * scale * shared.inverse);
   }
   return finite;
 }

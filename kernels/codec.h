@@ -22,6 +22,8 @@
 // stays finite in the format: f16 within 65504, bf16 and topk within the range of bf16, the others
 // within that of FP32. When one is not the payload is worthless.
 //
+// The device's encoders (codec.cu, top_k.cu; a backend's operations) give the same bytes.
+//
 // Called from any thread. Source and destination do not overlap.
 #pragma once
 
@@ -43,6 +45,19 @@ bool encode(const GradientCodec& codec, std::span<const float> in, float scale, 
 // Top-k of sums[i]; afterwards each sum is what of it did not travel, times residual_scale.
 bool encode_top_k(const GradientCodec& codec, std::span<float> sums, float residual_scale,
                   std::byte* payload);
+
+// What the two take, for backends, which take several at once. A payload is at a multiple of 4.
+struct EncodePiece {
+  const float* in = nullptr;
+  std::uint64_t count = 0;       // of `in`
+  std::byte* payload = nullptr;  // of `elements`
+  std::uint64_t elements = 0, at = 0;
+};
+struct TopKPart {
+  float* sums = nullptr;
+  std::uint64_t elements = 0;  // below 2^32
+  std::byte* payload = nullptr;
+};
 
 // What is wrong with a payload that has the right length, or "": a scale that is a NaN, an index
 // out of range or out of order.

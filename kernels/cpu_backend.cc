@@ -6,9 +6,11 @@
 
 #include "kernels/backend.h"
 #include "kernels/cast.h"
+#include "kernels/codec.h"
 #include "kernels/cpu_kernels.h"
 #include "kernels/gemm.h"
 #include "kernels/sum_of_squares.h"
+#include "kernels/weighted_sum.h"
 
 namespace leeway::kernels {
 namespace {
@@ -68,6 +70,24 @@ class CpuBackend final : public Backend {
                      std::int32_t* not_finite) override {
     if (!kernels_.scale_to_half(in, static_cast<std::size_t>(elements), scale, out))
       *not_finite = 1;
+  }
+  void encode(const GradientCodec& codec, std::span<const EncodePiece> pieces, float scale,
+              std::int32_t* not_finite) override {
+    for (const EncodePiece& piece : pieces)
+      if (!kernels::encode(codec, {piece.in, piece.count}, scale, piece.payload, piece.elements,
+                           piece.at))
+        *not_finite = 1;
+  }
+  void encode_top_k(const GradientCodec& codec, std::span<const TopKPart> parts,
+                    float residual_scale, std::int32_t* not_finite) override {
+    for (const TopKPart& part : parts)
+      if (!kernels::encode_top_k(codec, {part.sums, part.elements}, residual_scale, part.payload))
+        *not_finite = 1;
+  }
+  void weighted_sum(std::int64_t elements, float a, const float* x, float b, const float* y,
+                    float* out) override {
+    const auto count = static_cast<std::size_t>(elements);
+    kernels::weighted_sum(a, {x, count}, b, {y, count}, {out, count});
   }
   void block_squares(std::int64_t elements, const float* in, double* out) override {
     const auto all = static_cast<std::size_t>(elements);

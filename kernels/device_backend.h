@@ -20,17 +20,27 @@ class DeviceBackend : public Backend {
   void softmax_cross_entropy(std::int64_t rows, std::int64_t classes, const Half* logits,
                              const std::int32_t* labels, float gradient_scale, float* loss_sum,
                              std::int32_t* correct, Half* dlogits) override;
+  void encode(const GradientCodec& codec, std::span<const EncodePiece> pieces, float scale,
+              std::int32_t* not_finite) override;
+  void encode_top_k(const GradientCodec& codec, std::span<const TopKPart> parts,
+                    float residual_scale, std::int32_t* not_finite) override;
   void scale_to_half(std::int64_t elements, const float* in, float scale, Half* out,
                      std::int32_t* not_finite) override;
+  void weighted_sum(std::int64_t elements, float a, const float* x, float b, const float* y,
+                    float* out) override;
   void block_squares(std::int64_t elements, const float* in, double* out) override;
 
   const DeviceKernels& kernels() const noexcept { return kernels_; }
   Stream stream() const noexcept { return stream_; }
 
  private:
+  void make_room(Buffer& scratch, std::size_t bytes);
+
   const DeviceKernels& kernels_;
   const Stream stream_;
-  Buffer row_results_;  // grows to the largest batch
+  // Grow to the largest call.
+  Buffer row_results_;
+  Buffer top_k_scratch_;
 };
 
 }  // namespace leeway::kernels

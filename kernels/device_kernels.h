@@ -2,12 +2,16 @@
 // two builds of the same source: nvcc's, and the emulation of kernels/emulation/ for tests.
 //
 // Called from the thread that owns the stream; all pointers are device memory except the
-// UpdatePlan's list of gradients. Asynchronous: done when the stream is. Arguments as in backend.h.
+// lists: the UpdatePlan's gradients, pieces, parts. Asynchronous: done when the stream is.
+// Arguments as in backend.h.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "common/half.h"
+#include "kernels/codec.h"
 #include "kernels/softmax_cross_entropy.h"
 #include "kernels/update_plan.h"
 
@@ -21,8 +25,15 @@ constexpr std::size_t kMaxDeviceGradients = 128;
 struct DeviceKernels {
   // Throws std::invalid_argument beyond kMaxDeviceGradients.
   void (*update)(Stream stream, const UpdatePlan& plan);
-  void (*scale_to_half)(Stream stream, std::int64_t elements, const float* in, float scale,
-                        Half* out, std::int32_t* not_finite);
+  // Any codec but kF32 and kTopK.
+  void (*encode)(Stream stream, Codec codec, std::span<const EncodePiece> pieces, float scale,
+                 std::int32_t* not_finite);
+  // `scratch` is so long, holds zeros before the first call, and is the operation's own.
+  std::size_t (*top_k_scratch_bytes)(std::span<const TopKPart> parts);
+  void (*encode_top_k)(Stream stream, const GradientCodec& codec, std::span<const TopKPart> parts,
+                       float residual_scale, std::int32_t* not_finite, std::byte* scratch);
+  void (*weighted_sum)(Stream stream, std::int64_t elements, float a, const float* x, float b,
+                       const float* y, float* out);
   void (*block_squares)(Stream stream, std::int64_t elements, const float* in, double* out);
   // kF16 and kBf16.
   void (*narrow)(Stream stream, std::int64_t elements, const float* in, Dtype dtype,

@@ -5,6 +5,8 @@
 
 namespace leeway::kernels::LEEWAY_DEVICE {
 
+constexpr unsigned kAllLanes = 0xFFFFFFFFu;
+
 __device__ inline std::int64_t first_index() {
   return static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
 }

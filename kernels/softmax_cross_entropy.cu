@@ -4,7 +4,6 @@
 
 namespace leeway::kernels::LEEWAY_DEVICE {
 
-constexpr unsigned kAllLanes = 0xFFFFFFFFu;
 constexpr unsigned kRowThreads = 128;
 constexpr unsigned kSumThreads = 256;
 

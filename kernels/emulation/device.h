@@ -4,6 +4,7 @@
 // Called from one thread at a time. Names are CUDA's.
 #pragma once
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -69,5 +70,15 @@ inline unsigned __ballot_sync(unsigned mask, bool predicate,
                               std::source_location where = std::source_location::current()) {
   return emulation::ballot_in_warp(mask, predicate, where);
 }
+
+// Fibers take turns between waits alone, so this is one step to all of them.
+template <typename T>
+T atomicAdd(T* address, T value) {
+  const T old = *address;
+  *address = old + value;
+  return old;
+}
+
+inline int __popc(unsigned bits) { return std::popcount(bits); }
 
 }  // namespace leeway::kernels::emulated

@@ -1,10 +1,15 @@
-// The CPU backend as a CUDA backend on tests/unit/transport/fake_cuda.h: memory that the host
-// cannot touch, operations that run later, in the order of a stream.
+// The CPU backend, or the emulated kernels, as a CUDA backend on tests/unit/transport/fake_cuda.h:
+// memory that the host cannot touch, operations that run later, in the order of a stream.
 #pragma once
 
+#include <cstdint>
 #include <cstring>
 #include <memory>
+#include <mutex>
+#include <stdexcept>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "kernels/backend.h"
 #include "tests/unit/transport/fake_cuda.h"
@@ -15,7 +20,9 @@ class FakeGpuBackend final : public kernels::Backend {
  public:
   using FakeCuda = transport::testing::FakeCuda;
 
-  explicit FakeGpuBackend(FakeCuda& cuda) : cuda_(cuda), stream_(cuda.make_stream()) {}
+  explicit FakeGpuBackend(FakeCuda& cuda,
+                          std::unique_ptr<kernels::Backend> here = kernels::open_cpu_backend())
+      : cuda_(cuda), stream_(cuda.make_stream()), cpu_(std::move(here)) {}
   ~FakeGpuBackend() override { cuda_.destroy_stream(stream_); }
 
   std::string name() const override { return "fake GPU"; }
@@ -24,7 +31,10 @@ class FakeGpuBackend final : public kernels::Backend {
   }
   void* stream() const noexcept { return stream_; }
 
+  // No allocation of more bytes succeeds.
+  void refuse_beyond(std::size_t bytes) { most_ = bytes; }
   kernels::Buffer allocate(std::size_t bytes) override {
+    if (bytes > most_) throw std::runtime_error("no memory");
     void* const memory = FakeCuda::allocate(bytes);
     fill_zero(memory, bytes);
     return kernels::Buffer(memory, bytes, [](void* data) { FakeCuda::free(data); });
@@ -70,6 +80,28 @@ class FakeGpuBackend final : public kernels::Backend {
                      std::int32_t* not_finite) override {
     run([=, this] { cpu_->scale_to_half(elements, here(in), scale, here(out), here(not_finite)); });
   }
+  void encode(const GradientCodec& codec, std::span<const kernels::EncodePiece> pieces, float scale,
+              std::int32_t* not_finite) override {
+    std::vector<kernels::EncodePiece> there(pieces.begin(), pieces.end());
+    for (kernels::EncodePiece& piece : there) {
+      piece.in = here(piece.in);
+      piece.payload = here(piece.payload);
+    }
+    run([=, this] { cpu_->encode(codec, there, scale, here(not_finite)); });
+  }
+  void encode_top_k(const GradientCodec& codec, std::span<const kernels::TopKPart> parts,
+                    float residual_scale, std::int32_t* not_finite) override {
+    std::vector<kernels::TopKPart> there(parts.begin(), parts.end());
+    for (kernels::TopKPart& part : there) {
+      part.sums = here(part.sums);
+      part.payload = here(part.payload);
+    }
+    run([=, this] { cpu_->encode_top_k(codec, there, residual_scale, here(not_finite)); });
+  }
+  void weighted_sum(std::int64_t elements, float a, const float* x, float b, const float* y,
+                    float* out) override {
+    run([=, this] { cpu_->weighted_sum(elements, a, here(x), b, here(y), here(out)); });
+  }
   void block_squares(std::int64_t elements, const float* in, double* out) override {
     run([=, this] { cpu_->block_squares(elements, here(in), here(out)); });
   }
@@ -83,12 +115,19 @@ class FakeGpuBackend final : public kernels::Backend {
   }
   template <typename Work>
   void run(Work work) {
-    cuda_.run_on(stream_, std::move(work));
+    cuda_.run_on(stream_, [work = std::move(work)]() mutable {
+      const std::lock_guard lock(one_);
+      work();
+    });
   }
+
+  // Operations run one at a time in the process: an emulated grid has no other beside it.
+  static inline std::mutex one_;
 
   FakeCuda& cuda_;
   void* const stream_;
-  std::unique_ptr<kernels::Backend> cpu_ = kernels::open_cpu_backend();
+  std::size_t most_ = SIZE_MAX;
+  const std::unique_ptr<kernels::Backend> cpu_;
 };
 
 }  // namespace leeway::worker::testing

@@ -53,8 +53,28 @@ class SeparateMemory final : public kernels::Backend {
     cpu_->softmax_cross_entropy(rows, classes, here(logits), here(labels), gradient_scale,
                                 here(loss_sum), here(correct), here(dlogits));
   }
+  void weighted_sum(std::int64_t elements, float a, const float* x, float b, const float* y,
+                    float* out) override {
+    cpu_->weighted_sum(elements, a, here(x), b, here(y), here(out));
+  }
   void block_squares(std::int64_t elements, const float* in, double* out) override {
     cpu_->block_squares(elements, here(in), here(out));
+  }
+  void encode(const GradientCodec& codec, std::span<const kernels::EncodePiece> pieces, float scale,
+              std::int32_t* not_finite) override {
+    for (kernels::EncodePiece piece : pieces) {
+      piece.in = here(piece.in);
+      piece.payload = here(piece.payload);
+      cpu_->encode(codec, {&piece, 1}, scale, here(not_finite));
+    }
+  }
+  void encode_top_k(const GradientCodec& codec, std::span<const kernels::TopKPart> parts,
+                    float residual_scale, std::int32_t* not_finite) override {
+    for (kernels::TopKPart part : parts) {
+      part.sums = here(part.sums);
+      part.payload = here(part.payload);
+      cpu_->encode_top_k(codec, {&part, 1}, residual_scale, here(not_finite));
+    }
   }
   void scale_to_half(std::int64_t elements, const float* in, float scale, Half* out,
                      std::int32_t* not_finite) override {
