@@ -25,13 +25,17 @@ namespace {
 constexpr milliseconds kCloseTimeout{2000};
 // A payload of so many bytes is cheaper in the message than in a transfer of its own.
 constexpr std::size_t kMostInline = 4096;
-constexpr std::size_t kLine = 64;
 
 // Items [i, i + n) of `all` at a time.
 template <typename T, typename Use>
 void in_groups(const std::vector<T>& all, std::size_t n, Use use) {
   for (std::size_t i = 0; i < all.size(); i += n)
     use(std::span<const T>(all).subspan(i, std::min(n, all.size() - i)));
+}
+
+// At least one: a model of empty tensors has buffers, too.
+std::size_t bytes_for(const std::vector<Place>& places) {
+  return places.empty() ? 1 : std::max<std::size_t>(places.back().end(), 1);
 }
 
 }  // namespace
@@ -71,42 +75,36 @@ Status DataPlane::allocate(const Layout& layout, Dtype pull_dtype, const Gradien
   const std::size_t elements = std::max<std::size_t>(layout.elements(), 1);
   auto weights = endpoint_->allocate(elements * size_of(pull_dtype), Access::kPeers);
   if (!weights) return tl::unexpected(weights.error());
-  std::vector<Place> places;
-  std::size_t end = 0;
-  for (const Layout::Part& part : layout.parts()) {
-    places.push_back({end, codec.bytes(part.elements)});
-    end += (places.back().bytes + kLine - 1) / kLine * kLine;
-  }
-  auto gradients = endpoint_->allocate(std::max(end, kLine), Access::kPeers);
+  auto places = payload_places(layout, codec);
+  auto gradients = endpoint_->allocate(bytes_for(places), Access::kPeers);
   if (!gradients) return tl::unexpected(gradients.error());
   weights_ = std::move(*weights);
   gradients_ = std::move(*gradients);
-  place_payloads(places, checksum);
+  place_payloads(std::move(places), checksum);
   return {};
 }
 
 Status DataPlane::allocate_on(std::shared_ptr<transport::Gpu> gpu, transport::GpuPath path,
-                              const Layout& layout, Dtype pull_dtype, bool checksum) {
+                              const Layout& layout, Dtype pull_dtype, const GradientCodec& codec,
+                              bool checksum) {
   const std::size_t elements = std::max<std::size_t>(layout.elements(), 1);
   auto weights = transport::GpuBuffer::make(gpu, *endpoint_, elements * size_of(pull_dtype), path);
   if (!weights) return tl::unexpected(weights.error());
-  auto gradients = transport::GpuBuffer::make(gpu, *endpoint_, elements * sizeof(Half), path);
+  auto places = payload_places(layout, codec);
+  auto gradients = transport::GpuBuffer::make(gpu, *endpoint_, bytes_for(places), path);
   if (!gradients) return tl::unexpected(gradients.error());
   device_weights_.emplace(std::move(*weights));
   device_gradients_.emplace(std::move(*gradients));
-  std::vector<Place> places;
-  for (const Layout::Part& part : layout.parts())
-    places.push_back({part.begin * sizeof(Half), part.elements * sizeof(Half)});
-  place_payloads(places, checksum);
+  place_payloads(std::move(places), checksum);
   return {};
 }
 
-void DataPlane::place_payloads(const std::vector<Place>& places, bool checksum) {
-  places_ = places;
+void DataPlane::place_payloads(std::vector<Place> places, bool checksum) {
+  places_ = std::move(places);
   if (!gradient_memory().on_device())
-    for (const Place& place : places)
+    for (const Place& place : places_)
       payloads_.push_back(gradient_memory().bytes().subspan(place.offset, place.bytes));
-  if (checksum) checksums_.resize(places.size());
+  if (checksum) checksums_.resize(places_.size());
 }
 
 void DataPlane::note_checksums(std::span<const PartitionId> parts) {

@@ -56,10 +56,10 @@ class DataPlane {
   // says bytes, limit and remedy. `checksum`: every payload goes with its CRC32C.
   Status allocate(const Layout& layout, Dtype pull_dtype, const GradientCodec& codec,
                   bool checksum);
-  // The same in the memory of a GPU, both flat, gradients in FP16; `path` says how they reach the
-  // servers.
+  // The same in the memory of a GPU; `path` says how they reach the servers.
   Status allocate_on(std::shared_ptr<transport::Gpu> gpu, transport::GpuPath path,
-                     const Layout& layout, Dtype pull_dtype, bool checksum);
+                     const Layout& layout, Dtype pull_dtype, const GradientCodec& codec,
+                     bool checksum);
   // After allocate().
   std::span<const std::byte> weights() const noexcept { return weights_.bytes(); }
   // While no pull is on its way.
@@ -86,10 +86,6 @@ class DataPlane {
   void explain(std::string waiting);
 
  private:
-  struct Place {
-    std::size_t offset = 0;
-    std::size_t bytes = 0;
-  };
   // What the endpoint's thread alone touches once connect() was posted.
   struct Wire {
     explicit Wire(Config c);
@@ -109,7 +105,7 @@ class DataPlane {
     return device_gradients_ ? device_gradients_->memory() : gradients_;
   }
   // Finds the payloads in the memory that was just allocated.
-  void place_payloads(const std::vector<Place>& places, bool checksum);
+  void place_payloads(std::vector<Place> places, bool checksum);
   // Of the thread that pushes; these gradients have just been written.
   void note_checksums(std::span<const PartitionId> parts);
   std::optional<std::uint32_t> checksum_of(PartitionId part, std::span<const std::byte> payload,

@@ -1,8 +1,10 @@
 #include "worker/device_gradients.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
-#include <limits>
+#include <exception>
 #include <numeric>
 
 #include "kernels/sum_of_squares.h"
@@ -11,52 +13,98 @@ namespace leeway::worker {
 
 using transport::GpuBuffer;
 
-std::vector<GpuBuffer::Range> ranges_of(const Layout& layout, std::vector<PartitionId> parts,
+namespace {
+
+// In their order in memory; those between whose lines of `line` bytes nothing lies become one.
+std::vector<GpuBuffer::Range> joined(std::vector<GpuBuffer::Range> ranges, std::size_t line) {
+  std::ranges::sort(ranges, {}, &GpuBuffer::Range::offset);
+  std::vector<GpuBuffer::Range> wide;
+  for (const GpuBuffer::Range& range : ranges) {
+    const std::size_t end = wide.empty() ? 0 : wide.back().offset + wide.back().size;
+    if (!wide.empty() && (end + line - 1) / line * line == range.offset)
+      wide.back().size = range.offset + range.size - wide.back().offset;
+    else
+      wide.push_back(range);
+  }
+  return wide;
+}
+
+}  // namespace
+
+std::vector<GpuBuffer::Range> ranges_of(const Layout& layout, const std::vector<PartitionId>& parts,
                                         std::size_t width) {
-  std::ranges::sort(parts, {}, [&](PartitionId p) { return layout.parts()[p.value()].begin; });
   std::vector<GpuBuffer::Range> ranges;
   for (const PartitionId p : parts) {
     const Layout::Part& part = layout.parts()[p.value()];
-    const GpuBuffer::Range range{part.begin * width, part.elements * width};
-    if (!ranges.empty() && ranges.back().offset + ranges.back().size == range.offset)
-      ranges.back().size += range.size;
-    else
-      ranges.push_back(range);
+    ranges.push_back({part.begin * width, part.elements * width});
   }
-  return ranges;
+  return joined(std::move(ranges), 1);
+}
+
+std::vector<GpuBuffer::Range> ranges_of(const std::vector<Place>& places,
+                                        const std::vector<PartitionId>& parts) {
+  std::vector<GpuBuffer::Range> ranges;
+  for (const PartitionId p : parts)
+    ranges.push_back({places[p.value()].offset, places[p.value()].bytes});
+  return joined(std::move(ranges), Place::kLine);
 }
 
 Result<std::unique_ptr<DeviceGradients>> DeviceGradients::make(kernels::Backend& backend,
                                                                std::shared_ptr<transport::Gpu> gpu,
                                                                GpuBuffer& buffer,
-                                                               const Layout& layout) {
+                                                               const Layout& layout,
+                                                               const GradientCodec& codec) {
   auto seen =
       transport::HostMemory::make(sizeof(std::int32_t), transport::HostMemory::Kind::kPrivate);
   if (!seen) return tl::unexpected(std::move(seen).error());
   std::unique_ptr<DeviceGradients> made(
-      new DeviceGradients(backend, std::move(gpu), buffer, layout, std::move(*seen)));
+      new DeviceGradients(backend, std::move(gpu), buffer, layout, codec, std::move(*seen)));
   auto pinned = made->gpu_->pin(made->seen_.bytes());
   if (!pinned) return tl::unexpected(std::move(pinned).error());
   made->pinned_ = std::move(*pinned);
+  if (codec.codec != Codec::kTopK) return made;
+  try {
+    made->top_k_.emplace(backend, layout, codec, buffer.device(), made->places_,
+                         made->not_finite_.as<std::int32_t>());
+  } catch (const std::exception& error) {
+    return fail(Code::kResourceExhausted,
+                fmt::format("gradient_codec = topk keeps 8 bytes a parameter on {}, here {} "
+                            "bytes: {}; choose another codec",
+                            backend.name(), layout.elements() * 2 * sizeof(float), error.what()));
+  }
   return made;
 }
 
-void DeviceGradients::begin_step(float /*loss_scale*/) {
+void DeviceGradients::begin_step(float loss_scale) {
+  if (top_k_) top_k_->begin_step(loss_scale);
   backend_.fill_zero(not_finite_.as<std::int32_t>(), sizeof(std::int32_t));
 }
 
 bool DeviceGradients::encode(const Layout::Tensor& tensor, std::span<const float> gradient,
                              float factor) {
-  backend_.scale_to_half(static_cast<std::int64_t>(gradient.size()), gradient.data(), factor,
-                         reinterpret_cast<Half*>(buffer_.device()) + tensor.begin,
-                         not_finite_.as<std::int32_t>());
+  if (top_k_) {
+    top_k_->encode(tensor, gradient, factor);
+    return true;
+  }
+  pieces_.clear();
+  for (const PartitionId id : tensor.parts) {
+    const Layout::Part& part = layout_.parts()[id.value()];
+    const auto [begin, end] = shared_by(part, tensor);
+    pieces_.push_back({.in = gradient.data() + (begin - tensor.begin),
+                       .count = end - begin,
+                       .payload = buffer_.device() + places_[id.value()].offset,
+                       .elements = part.elements,
+                       .at = begin - part.begin});
+  }
+  backend_.encode(codec_, pieces_, factor, not_finite_.as<std::int32_t>());
   return true;
 }
 
-void DeviceGradients::poison(const Layout::Tensor& tensor) {
-  const Half infinity = to_half(std::numeric_limits<float>::infinity());
-  backend_.upload(reinterpret_cast<Half*>(buffer_.device()) + tensor.begin, &infinity,
-                  sizeof infinity);
+void DeviceGradients::end_step(bool committed, float factor) {
+  if (top_k_) top_k_->end_step(committed, factor);
+}
+
+void DeviceGradients::poison() {
   const std::int32_t yes = 1;
   backend_.upload(not_finite_.as<std::int32_t>(), &yes, sizeof yes);
 }
@@ -100,10 +148,9 @@ bool DeviceGradients::finite() const noexcept {
 
 Status DeviceGradients::publish(std::vector<PartitionId> parts, std::function<void()> send) {
   if (auto s = look(); !s) return s;
-  return buffer_.publish(ranges_of(layout_, std::move(parts), sizeof(Half)),
-                         [this, send = std::move(send)] {
-                           if (finite()) send();
-                         });
+  return buffer_.publish(ranges_of(places_, parts), [this, send = std::move(send)] {
+    if (finite()) send();
+  });
 }
 
 Result<bool> DeviceGradients::finish() {

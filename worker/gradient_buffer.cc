@@ -8,17 +8,22 @@
 
 #include "kernels/codec.h"
 #include "kernels/sum_of_squares.h"
+#include "worker/top_k_gradients.h"
 
 namespace leeway::worker {
+
+std::unique_ptr<HostGradients> HostGradients::make(const Layout& layout, const GradientCodec& codec,
+                                                   std::span<const std::span<std::byte>> payloads) {
+  if (codec.codec == Codec::kTopK) return std::make_unique<TopKGradients>(layout, codec, payloads);
+  return std::make_unique<HostGradients>(layout, codec, payloads);
+}
 
 bool HostGradients::encode(const Layout::Tensor& tensor, std::span<const float> gradient,
                            float factor) {
   bool finite = true;
   for (const PartitionId id : tensor.parts) {
     const Layout::Part& part = layout_.parts()[id.value()];
-    // Of several tensors the part holds all of this one, else the part lies in the tensor.
-    const std::size_t begin = std::max(part.begin, tensor.begin);
-    const std::size_t end = std::min(part.begin + part.elements, tensor.begin + tensor.elements);
+    const auto [begin, end] = shared_by(part, tensor);
     finite &= kernels::encode(codec_, gradient.subspan(begin - tensor.begin, end - begin), factor,
                               payloads_[id.value()].data(), part.elements, begin - part.begin);
   }
@@ -82,7 +87,7 @@ GradientBuffer::Added GradientBuffer::finish(std::size_t parameter, std::span<co
   if (norms_) target_.square(parameter, gradient);
   bool finite = target_.encode(tensor, gradient, 1.0f / static_cast<float>(accumulate_));
   if (poison) {
-    target_.poison(tensor);
+    target_.poison();
     finite = false;
   }
   if (!finite) return Added::kNotFinite;

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <utility>
@@ -29,8 +30,8 @@ class GradientTarget {
   // gradient * factor of this tensor. False when an element is known to be none that can travel.
   virtual bool encode(const Layout::Tensor& tensor, std::span<const float> gradient,
                       float factor) = 0;
-  // Makes its first element an infinity, where nobody else sees that the step is skipped.
-  virtual void poison(const Layout::Tensor&) {}
+  // As if an element were infinite, for a target that finds that out by itself.
+  virtual void poison() {}
   // Sums the squares of what will be encoded of this parameter.
   virtual void square(std::size_t parameter, std::span<const float> gradient) = 0;
   // Of all parameters, as the last step squared them.
@@ -52,7 +53,10 @@ class GradientTarget {
 
 class HostGradients : public GradientTarget {
  public:
-  // `payloads`, one a part, are as long as the codec says, and start as zeros.
+  // For any codec. `payloads`, one a part, are as long as the codec says, and start as zeros.
+  static std::unique_ptr<HostGradients> make(const Layout& layout, const GradientCodec& codec,
+                                             std::span<const std::span<std::byte>> payloads);
+  // Any but top-k (TopKGradients).
   HostGradients(const Layout& layout, const GradientCodec& codec,
                 std::span<const std::span<std::byte>> payloads)
       : layout_(layout), codec_(codec), payloads_(payloads) {}

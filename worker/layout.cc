@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 
 #include "scheduler_types.h"
@@ -155,6 +156,21 @@ void Layout::Maker::place() {
 Result<Layout> Layout::make(const rpc::Plan& plan, const std::vector<Declared>& declared,
                             std::size_t servers, const JobSettings& settings) {
   return Maker(plan, declared, servers, settings).make();
+}
+
+Stretch shared_by(const Layout::Part& part, const Layout::Tensor& tensor) noexcept {
+  return {std::max(part.begin, tensor.begin),
+          std::min(part.begin + part.elements, tensor.begin + tensor.elements)};
+}
+
+std::vector<Place> payload_places(const Layout& layout, const GradientCodec& codec) {
+  std::vector<Place> places;
+  std::size_t end = 0;
+  for (const Layout::Part& part : layout.parts()) {
+    places.push_back({end, codec.bytes(part.elements)});
+    end = places.back().end();
+  }
+  return places;
 }
 
 }  // namespace leeway::worker

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "common/codec.h"
 #include "common/ids.h"
 #include "common/job_settings.h"
 #include "common/result.h"
@@ -62,5 +63,22 @@ class Layout {
 
   class Maker;
 };
+
+// Elements [begin, end) of the flat buffer, which a part and a tensor share: of several tensors the
+// part holds all of each, else the part lies in the tensor.
+struct Stretch {
+  std::size_t begin = 0, end = 0;
+};
+Stretch shared_by(const Layout::Part& part, const Layout::Tensor& tensor) noexcept;
+
+// Where a payload lies in the memory of the gradients, in bytes. Each is alone on its cache lines.
+struct Place {
+  static constexpr std::size_t kLine = 64;
+  std::size_t offset = 0, bytes = 0;
+  // Of its lines.
+  std::size_t end() const noexcept { return offset + (bytes + kLine - 1) / kLine * kLine; }
+};
+// By part.
+std::vector<Place> payload_places(const Layout& layout, const GradientCodec& codec);
 
 }  // namespace leeway::worker

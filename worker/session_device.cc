@@ -38,19 +38,15 @@ Result<std::unique_ptr<GradientTarget>> SessionDevice::make_buffers(
         fmt::format("local_steps = {} are taken by the CPU, and this worker's gradients are "
                     "on {}: keep them in host memory",
                     settings.local_steps, backend_->name()));
-  if (settings.gradients().codec != Codec::kF16)
-    return fail(
-        Code::kUnsupported,
-        fmt::format("gradient_codec = {} is encoded by the CPU, and this worker's gradients "
-                    "are on {}: use f16, or keep them in host memory",
-                    settings.gradient_codec.value, backend_->name()));
   const bool checksum = settings.checksum.value != "off";
   const auto choice =
       transport::choose_gpu_path(transport::gpu_path_facts(data.info(), *gpu_, checksum));
   log::info("weights and gradients on {}: {}", backend_->name(), choice.text);
-  if (auto s = data.allocate_on(gpu_, choice.path, layout, settings.pull_type(), checksum); !s)
+  const GradientCodec codec = settings.gradients();
+  if (auto s = data.allocate_on(gpu_, choice.path, layout, settings.pull_type(), codec, checksum);
+      !s)
     return tl::unexpected(std::move(s).error());
-  return DeviceGradients::make(*backend_, gpu_, data.device_gradients(), layout);
+  return DeviceGradients::make(*backend_, gpu_, data.device_gradients(), layout, codec);
 }
 
 void SessionDevice::settle() const noexcept {

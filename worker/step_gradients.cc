@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "common/log.h"
-#include "worker/top_k_gradients.h"
 
 namespace leeway::worker {
 
@@ -24,9 +23,7 @@ Result<std::unique_ptr<GradientTarget>> make_host_buffers(DataPlane& data, const
   const bool checksum = settings.checksum.value != "off";
   if (auto s = data.allocate(layout, settings.pull_type(), codec, checksum); !s)
     return tl::unexpected(std::move(s).error());
-  if (codec.codec == Codec::kTopK)
-    return std::make_unique<TopKGradients>(layout, codec, data.payloads());
-  return std::make_unique<HostGradients>(layout, codec, data.payloads());
+  return HostGradients::make(layout, codec, data.payloads());
 }
 
 StepGradients::StepGradients(const Layout& layout, const JobSettings& settings,

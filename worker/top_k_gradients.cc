@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/codec.h"
+#include "kernels/weighted_sum.h"
 
 namespace leeway::worker {
 
@@ -20,8 +21,8 @@ void TopKGradients::begin_step(float loss_scale) {
 
 bool TopKGradients::encode(const Layout::Tensor& tensor, std::span<const float> gradient,
                            float factor) {
-  for (std::size_t i = 0; i < gradient.size(); ++i)
-    next_[tensor.begin + i] = residual_[tensor.begin + i] * loss_scale_ + gradient[i] * factor;
+  kernels::weighted_sum(loss_scale_, std::span(residual_).subspan(tensor.begin, tensor.elements),
+                        factor, gradient, std::span(next_).subspan(tensor.begin, tensor.elements));
   bool finite = true;
   for (const PartitionId id : tensor.parts) {
     if (--missing_[id.value()] != 0) continue;
@@ -37,8 +38,7 @@ void TopKGradients::end_step(bool committed, float factor) {
   if (factor == 1)
     std::swap(residual_, next_);
   else
-    for (std::size_t i = 0; i < next_.size(); ++i)
-      residual_[i] = factor * next_[i] + (1 - factor) * residual_[i];
+    kernels::weighted_sum(factor, next_, 1 - factor, residual_, residual_);
 }
 
 }  // namespace leeway::worker

@@ -25,8 +25,8 @@ void coupled(std::size_t rank, std::uint64_t step, std::span<const float> weight
 
 // Each member has a rail for the host's memory alone, and one that reaches GPUs, too.
 Weights train(std::optional<TrainingOptions::OnGpus> gpus, std::uint64_t seed,
-              const Hostility& mood) {
-  TrainingOptions options{.steps = 5, .gpus = gpus};
+              const Hostility& mood, const std::string& codec = "f16") {
+  TrainingOptions options{.steps = 5, .codec = codec, .clip = 0.75f, .gpus = gpus};
   options.open = [&, opened = std::uint64_t{0}]() mutable {
     std::vector<std::unique_ptr<transport::Rail>> rails;
     rails.push_back(std::make_unique<HostileRail>(std::make_unique<LoopbackRail>(),
@@ -61,6 +61,27 @@ TEST_CASE("training on GPUs: bit by bit what it is on the host") {
       INFO("seed ", seed);
       FakeCuda cuda;
       REQUIRE(train(TrainingOptions::OnGpus{&cuda, path}, seed, Hostility::drawn(seed)) == host);
+    }
+  }
+}
+
+TEST_CASE("training on GPUs in every codec: bit by bit what it is on the host") {
+  Weights before;
+  for (const NamedCodec& codec : kGradientCodecs) {
+    CAPTURE(codec.name);
+    const std::string name(codec.name);
+    const Weights host = train(std::nullopt, 0, {}, name);
+    REQUIRE(host[0] == host[1]);
+    CHECK(host != before);  // the codec does something
+    before = host;
+    std::uint64_t seed = fabric().seed;
+    for (const GpuPath path : {GpuPath::kStaged, GpuPath::kDmabuf}) {
+      CAPTURE(static_cast<int>(path));
+      INFO("seed ", ++seed);
+      FakeCuda cuda;
+      CHECK(train(TrainingOptions::OnGpus{&cuda, path}, 0, {}, name) == host);
+      CHECK(train(TrainingOptions::OnGpus{&cuda, path}, seed, Hostility::drawn(seed), name) ==
+            host);
     }
   }
 }

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "common/half.h"
+#include "kernels/emulation/emulated_kernels.h"
 #include "scheduler_types.h"  // generated
 #include "tests/unit/worker/fake_gpu_backend.h"
 #include "worker/device_gradients.h"
@@ -14,6 +15,8 @@ constexpr std::uint64_t kJob = 0x5701;
 constexpr std::int64_t kPartition = 300;
 constexpr std::chrono::seconds kPatience{20};
 
+float loss_scale(std::uint64_t step) { return static_cast<float>(1u << step % 4); }
+
 }  // namespace
 
 struct TrainingCluster::Worker {
@@ -24,7 +27,8 @@ struct TrainingCluster::Worker {
   std::shared_ptr<transport::Gpu> gpu;
   std::unique_ptr<worker::DataPlane> data;
   std::unique_ptr<worker::DeviceGradients> gradients;
-  kernels::Buffer computed;  // FP32, on the device
+  std::unique_ptr<worker::HostGradients> host_gradients;  // without GPUs
+  kernels::Buffer computed;                               // FP32, on the device
 };
 
 TrainingCluster::TrainingCluster(const TrainingOptions& options) : options_(options) {
@@ -33,6 +37,8 @@ TrainingCluster::TrainingCluster(const TrainingOptions& options) : options_(opti
   settings_.optimizer.value = "sgd";
   settings_.learning_rate = 1;
   settings_.pull_dtype.value = "f32";
+  settings_.gradient_codec.value = options.codec;
+  settings_.topk_fraction = 1.0 / 3;
   plan();
 }
 
@@ -108,22 +114,28 @@ void TrainingCluster::plan() {
          .servers = servers,
          .layout = worker->layout,
          .pull_dtype = Dtype::kF32,
+         .codec = settings_.gradients(),
          .staleness = settings_.staleness});
   }
 }
 
 void TrainingCluster::allocate(Worker& worker) {
-  if (!options_.gpus)
-    return value_or_throw(
-        worker.data->allocate(worker.layout, Dtype::kF32, settings_.gradients(), true));
+  const GradientCodec codec = settings_.gradients();
+  if (!options_.gpus) {
+    value_or_throw(worker.data->allocate(worker.layout, Dtype::kF32, codec, true));
+    worker.host_gradients =
+        worker::HostGradients::make(worker.layout, codec, worker.data->payloads());
+    return;
+  }
   transport::testing::FakeCuda& cuda = *options_.gpus->cuda;
   const transport::GpuPath path = options_.gpus->path;
-  worker.backend = std::make_unique<worker::testing::FakeGpuBackend>(cuda);
+  worker.backend =
+      std::make_unique<worker::testing::FakeGpuBackend>(cuda, kernels::open_emulated_backend());
   worker.gpu = value_or_throw(transport::Gpu::open(cuda.driver(), 0, worker.backend->stream()));
-  value_or_throw(worker.data->allocate_on(worker.gpu, path, worker.layout, Dtype::kF32,
+  value_or_throw(worker.data->allocate_on(worker.gpu, path, worker.layout, Dtype::kF32, codec,
                                           path == transport::GpuPath::kStaged));
   worker.gradients = value_or_throw(worker::DeviceGradients::make(
-      *worker.backend, worker.gpu, worker.data->device_gradients(), worker.layout));
+      *worker.backend, worker.gpu, worker.data->device_gradients(), worker.layout, codec));
   worker.computed = worker.backend->allocate(elements_ * sizeof(float));
 }
 
@@ -137,7 +149,9 @@ Status TrainingCluster::weights(Worker& worker, std::span<float> weights) const 
   return {};
 }
 
-Status TrainingCluster::push(Worker& worker, std::uint64_t step, std::span<const float> gradient) {
+Status TrainingCluster::push(Worker& worker, std::uint64_t step, std::span<float> gradient) {
+  const float scale = loss_scale(step), clip = step % 3 == 1 ? options_.clip : 1;
+  for (float& value : gradient) value *= scale;
   // Some by themselves, some with the end of the step.
   std::vector<PartitionId> parts;
   for (const auto& shard : worker.layout.shards())
@@ -145,19 +159,23 @@ Status TrainingCluster::push(Worker& worker, std::uint64_t step, std::span<const
   const auto half =
       parts.begin() + static_cast<std::ptrdiff_t>((step + worker.rank) % (parts.size() + 1));
   if (!worker.gpu) {
-    worker::HostGradients target(worker.layout, settings_.gradients(), worker.data->payloads());
+    worker.host_gradients->begin_step(scale);
     for (const worker::Layout::Tensor& tensor : worker.layout.tensors())
-      target.encode(tensor, gradient.subspan(tensor.begin, tensor.elements), 1);
-    for (auto part = parts.begin(); part != half; ++part) worker.data->push({*part}, 1);
-    worker.data->end_step({half, parts.end()}, 1, transport::Ending::kCommit, 1, {});
+      if (!worker.host_gradients->encode(tensor, gradient.subspan(tensor.begin, tensor.elements),
+                                         1))
+        return fail(Code::kInternal, "a gradient is not finite");
+    worker.host_gradients->end_step(true, clip);
+    for (auto part = parts.begin(); part != half; ++part) worker.data->push({*part}, scale);
+    worker.data->end_step({half, parts.end()}, scale, transport::Ending::kCommit, 1, {}, clip);
     return {};
   }
-  worker.gradients->begin_step(1);
+  worker.gradients->begin_step(scale);
   worker.backend->upload(worker.computed.as<float>(), gradient.data(), gradient.size_bytes());
   for (const worker::Layout::Tensor& tensor : worker.layout.tensors())
     worker.gradients->encode(tensor, {worker.computed.as<float>(tensor.begin), tensor.elements}, 1);
   const auto publish = [&](const std::vector<PartitionId>& some) {
-    return worker.gradients->publish(some, [&worker, some] { worker.data->push(some, 1); });
+    return worker.gradients->publish(some,
+                                     [&worker, some, scale] { worker.data->push(some, scale); });
   };
   for (auto part = parts.begin(); part != half; ++part)
     if (auto s = publish({*part}); !s) return s;
@@ -166,7 +184,8 @@ Status TrainingCluster::push(Worker& worker, std::uint64_t step, std::span<const
   auto finite = worker.gradients->finish();
   if (!finite) return tl::unexpected(std::move(finite).error());
   if (!*finite) return fail(Code::kInternal, "a gradient is not finite");
-  worker.data->end_step({}, 1, transport::Ending::kCommit, 1, {});
+  worker.gradients->end_step(true, clip);
+  worker.data->end_step({}, scale, transport::Ending::kCommit, 1, {}, clip);
   return {};
 }
 

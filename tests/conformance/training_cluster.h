@@ -21,14 +21,17 @@
 
 namespace leeway::conformance {
 
-// The elements of the model's tensors: one of several partitions, one of one, one of one element.
-inline constexpr std::array<std::int64_t, 3> kTensors = {1100, 37, 1};
+// The elements of the model's tensors: one of several partitions, and small ones, some of one
+// element, of which each server has a bundle.
+inline constexpr std::array<std::int64_t, 5> kTensors = {1100, 37, 1, 45, 70};
 
 struct TrainingOptions {
   std::size_t servers = 2, workers = 3;
   std::uint64_t steps = 6;
   bool per_clock = true;
   std::uint64_t staleness = 0;
+  std::string codec = "f16";  // of gradients; top-k takes a third
+  float clip = 1;             // every third step's gradient counts so much
   // Workers keep gradients and weights in GPUs that are none, which `cuda` drives.
   struct OnGpus {
     transport::testing::FakeCuda* cuda = nullptr;
@@ -51,7 +54,7 @@ class TrainingCluster {
   using Gradient = std::function<void(std::size_t rank, std::uint64_t step,
                                       std::span<const float> weights, std::span<float> gradient)>;
   // Trains all steps. What went wrong, or "" and the weights that each worker had at the end:
-  // kTensors one after the other.
+  // kTensors one after the other. Steps have different loss scales.
   std::string train(const Gradient& gradient);
   const std::vector<std::vector<float>>& final_weights() const noexcept { return final_; }
 
@@ -60,7 +63,7 @@ class TrainingCluster {
   void plan();
   void allocate(Worker& worker);
   // Gives the gradient of a step to the servers.
-  Status push(Worker& worker, std::uint64_t step, std::span<const float> gradient);
+  Status push(Worker& worker, std::uint64_t step, std::span<float> gradient);
   Status weights(Worker& worker, std::span<float> weights) const;
   bool wait(Worker& worker, const std::function<bool(const worker::Board&)>& ready,
             std::string& problem) const;

@@ -1,6 +1,10 @@
 // A session whose weights and gradients are in the memory of a GPU that is none.
 #include <doctest/doctest.h>
 
+#include <limits>
+#include <string>
+
+#include "common/codec.h"
 #include "tests/unit/worker/session_job.h"
 
 namespace leeway::worker {
@@ -34,6 +38,48 @@ TEST_CASE("GPU: a job whose gradients and weights are in device memory, staged")
   CHECK(gpu.weights(*session, gpu.job.b, 3) == Floats{6, 7, 8});
   session->finish({});
   CHECK(gpu.job.scheduler.finished()->bytes_pushed == 9 * 4 + 3 * 9 * 2);
+}
+
+TEST_CASE("GPU: gradients travel in the job's codec, as many bytes as it takes") {
+  for (const NamedCodec& codec : kGradientCodecs) {
+    if (codec.codec == Codec::kTopK) continue;  // it sends a part: below
+    CAPTURE(codec.name);
+    GpuJob gpu;
+    gpu.job.scheduler.settings["gradient_codec"] = std::string(codec.name);
+    auto session = gpu.start();
+    gpu.step(*session, 0.5f);
+    gpu.step(*session, -1.5f);
+    session->pull_final();
+    CHECK(gpu.weights(*session, gpu.job.a, 6) == Floats{2, 3, 4, 5, 6, 7});
+    CHECK(gpu.weights(*session, gpu.job.b, 3) == Floats{8, 9, 10});
+    session->finish({});
+    CHECK(gpu.job.scheduler.finished()->bytes_pushed ==
+          static_cast<std::int64_t>(9 * 4 + 2 * 3 * GradientCodec{codec.codec}.bytes(3)));
+  }
+}
+
+TEST_CASE("GPU: topk sends the first of equals and keeps the rest, also over a skipped step") {
+  GpuJob gpu;
+  gpu.job.scheduler.settings["gradient_codec"] = "topk";  // one of a few elements
+  auto session = gpu.start();
+  gpu.step(*session, 0.5f);  // of a partition of a, 4 and 2 elements, and of b, sends the first
+  const StepResult skipped = gpu.step(*session, std::numeric_limits<float>::infinity());
+  CHECK(skipped.skipped);
+  CHECK(skipped.loss_scale == 4);
+  gpu.step(*session, 0.5f);  // the others have 1 by now: sends the second
+  session->pull_final();
+  CHECK(gpu.weights(*session, gpu.job.a, 6) == Floats{0.5, 1, 3, 4, 4.5, 5});
+  CHECK(gpu.weights(*session, gpu.job.b, 3) == Floats{6.5, 7, 9});
+  session->finish({});
+}
+
+TEST_CASE("GPU: topk that finds no room for its residual says so in one line") {
+  GpuJob gpu;
+  gpu.job.scheduler.settings["gradient_codec"] = "topk";
+  gpu.backend.refuse_beyond(64);
+  CHECK(contains(error_of([&] { gpu.start(); }),
+                 "gradient_codec = topk keeps 8 bytes a parameter on fake GPU, here 512 bytes: no "
+                 "memory; choose another codec"));
 }
 
 TEST_CASE("GPU: payloads with checksums, as the host sees them") {
@@ -71,7 +117,7 @@ TEST_CASE("GPU: the norm for clip_norm is taken on the device") {
   for (FakeServer& server : gpu.job.servers) CHECK(server.endings().back().commit.factor == 0.25f);
 }
 
-TEST_CASE("GPU: an injected infinity is in the device's memory, too") {
+TEST_CASE("GPU: an injected infinity skips the step as one of the program's does") {
   GpuJob gpu;
   auto session = gpu.start({.inject = "nonfinite:worker=0,at_step=1"});
   CHECK_FALSE(gpu.step(*session, 0.5f).skipped);
