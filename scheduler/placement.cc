@@ -103,13 +103,19 @@ class Shards {
       due -= size;
       left -= piece.elements;
     }
-    left = left / kCutAlignment * kCutAlignment;
     const auto largest = std::ranges::max_element(stays, {}, &Piece::elements);
-    if (left > 0 && largest != stays.end() && largest->elements > left) {
-      largest->elements -= left;
-      to.push_back({largest->tensor, largest->first + largest->elements, left});
+    if (largest != stays.end() && largest->elements > left) {
+      // What stays ends on the grid, whatever the piece's own end.
+      const std::uint64_t kept = largest->elements - left;
+      left =
+          largest->elements -
+          std::min((kept + kCutAlignment - 1) / kCutAlignment * kCutAlignment, largest->elements);
     } else {
       left = 0;
+    }
+    if (left > 0) {
+      largest->elements -= left;
+      to.push_back({largest->tensor, largest->first + largest->elements, left});
     }
     shards_[donor] = std::move(stays);
     std::uint64_t load = 0;

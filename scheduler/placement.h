@@ -3,7 +3,7 @@
 //
 // With n servers it is what it was with n - 1, but for what the last one takes: about a share, from
 // those that have most. It takes every so-manyth piece of `partition_elements`, so that at any time
-// of a step all servers have work, and cuts one to measure, in multiples of 1024 elements, so
+// of a step all servers have work, and cuts one to measure, at a multiple of 1024 elements, so
 // shards differ by a few percent at most even if one tensor is most of the model. Where a shard
 // would not have about sixteen partitions its pieces are cut smaller.
 #pragma once

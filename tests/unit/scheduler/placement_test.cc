@@ -37,6 +37,7 @@ void check_covers(const Placement& placement, std::uint64_t partition, std::uint
     last_tensor = p.tensor;
     CHECK(p.first == covered[static_cast<std::size_t>(p.tensor)]);
     CHECK(p.elements > 0);
+    if (partition % 1024 == 0) CHECK(p.first % 1024 == 0);  // blocks of norms stay whole
     CHECK(p.elements <= static_cast<std::int64_t>(partition));
     CHECK(p.server >= 0);
     CHECK(p.server < static_cast<std::int32_t>(servers));
