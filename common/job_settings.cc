@@ -95,7 +95,8 @@ Optimizer JobSettings::optimizer_type() const { return optimizer_named(optimizer
 Optimizer JobSettings::local_optimizer_type() const { return optimizer_named(local_optimizer); }
 
 bool JobSettings::decays(std::string_view tensor) const {
-  return weight_decay != 0 && !matches_any(weight_decay_skip, tensor);
+  return (weight_decay != 0 || optimizer_type() == Optimizer::kLamb) &&
+         !matches_any(weight_decay_skip, tensor);
 }
 
 GradientCodec JobSettings::gradients() const {
@@ -129,6 +130,12 @@ Status JobSettings::check() const {
   if ((grace_ms.automatic || grace_ms.wait.count() != 0) && quorum == 0)
     return bad(
         "grace_ms needs a quorum (quorum = 1 or more): without one a clock waits for every worker");
+  if (optimizer_type() == Optimizer::kLamb && (!per_clock() || quorum != 0))
+    return bad(
+        fmt::format("optimizer = lamb needs update = per_clock and no quorum, so that all servers "
+                    "take the norms "
+                    "of a tensor at the same clock, with the same steps in it: set {}",
+                    per_clock() ? "quorum = 0" : "update = per_clock"));
   if (local_steps == 0) return bad("local_steps must be at least 1");
   if (local_steps > 1 && gradients().codec == Codec::kTopK)
     return bad(

@@ -81,7 +81,8 @@ struct JobSettings {
   Dtype pull_type() const;
   Optimizer optimizer_type() const;
   Optimizer local_optimizer_type() const;
-  bool decays(std::string_view tensor) const;  // weight_decay applies to it
+  // weight_decay applies to it, and lamb's trust ratio.
+  bool decays(std::string_view tensor) const;
   GradientCodec gradients() const;
   bool per_clock() const { return update.value == "per_clock"; }
 

@@ -18,6 +18,7 @@ enum class Optimizer : std::uint8_t {
   kAdamW = 5,
   kAdagrad = 6,
   kDelayedNesterov = 7,
+  kLamb = 8,
 };
 
 struct OptimizerKind {
@@ -30,7 +31,7 @@ inline constexpr OptimizerKind kOptimizerKinds[] = {
     {Optimizer::kSgd, "sgd", 0},           {Optimizer::kMomentum, "momentum", 1},
     {Optimizer::kNesterov, "nesterov", 1}, {Optimizer::kDelayedNesterov, "delayed_nesterov", 2},
     {Optimizer::kAdagrad, "adagrad", 1},   {Optimizer::kAdam, "adam", 2},
-    {Optimizer::kAdamW, "adamw", 2},
+    {Optimizer::kAdamW, "adamw", 2},       {Optimizer::kLamb, "lamb", 2},
 };
 
 constexpr const OptimizerKind& kind_of(Optimizer optimizer) noexcept {

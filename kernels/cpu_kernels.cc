@@ -31,6 +31,8 @@ const CpuKernels& scalar_kernels() noexcept {
       scalar::encode_blocks,
       scalar::sum_of_squares,
       scalar::update,
+      scalar::lamb_moments,
+      scalar::lamb_step,
       scalar::bias_activation,
       scalar::relu_backward,
       scalar::bias_gradient,

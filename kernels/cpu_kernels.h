@@ -31,6 +31,10 @@ struct CpuKernels {
   double (*sum_of_squares)(const float* in, std::size_t elements);
   // Of the same arrays, one after the other; the last is published.
   void (*update)(const UpdatePlan* plans, std::size_t count);
+  // kernels/lamb.h; one sum for each kNormBlock elements.
+  void (*lamb_moments)(const UpdatePlan& plan, std::size_t begin, std::size_t end, double* weights,
+                       double* changes);
+  void (*lamb_step)(const UpdatePlan& plan, std::size_t begin, std::size_t end);
   void (*bias_activation)(std::int64_t rows, std::int64_t columns, const float* z, const Half* bias,
                           bool relu, Half* out);
   void (*relu_backward)(std::int64_t elements, const float* da, const Half* activation, Half* dz);

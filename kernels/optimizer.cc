@@ -8,9 +8,8 @@
 #include "kernels/scalar.h"
 
 namespace leeway::kernels {
-namespace {
 
-void publish_element(const UpdatePlan& plan, std::size_t i, float w) {
+void scalar::publish_element(const UpdatePlan& plan, std::size_t i, float w) {
   switch (plan.publish_dtype) {
     case Dtype::kF32:
       reinterpret_cast<float*>(plan.publish)[i] = w;
@@ -24,27 +23,34 @@ void publish_element(const UpdatePlan& plan, std::size_t i, float w) {
   }
 }
 
+float scalar::sum_gradients(const UpdatePlan& plan, std::size_t i) {
+  float g = 0.0f;
+  for (std::size_t n = 0; n < plan.gradient_count; ++n) {
+    const Gradient& gradient = plan.gradients[n];
+    const float x = load_element(gradient, i) * gradient.inverse_scale;
+    if (gradient.then == nullptr) {
+      g = g + x;
+      continue;
+    }
+    const Gradient then{.data = gradient.then, .codec = codec_of(plan.publish_dtype)};
+    g = g + compensate<Scalar>(plan.coefficients.delay_compensation, 0.0f + x, plan.master[i],
+                               0.0f + load_element(then, i));
+  }
+  return g;
+}
+
+namespace {
+
 template <Optimizer kOptimizer>
 void update_all(const UpdatePlan& plan, bool publish) {
   float unused = 0.0f;
   for (std::size_t i = 0; i < plan.elements; ++i) {
-    float g = 0.0f;
-    for (std::size_t n = 0; n < plan.gradient_count; ++n) {
-      const Gradient& gradient = plan.gradients[n];
-      const float x = load_element(gradient, i) * gradient.inverse_scale;
-      if (gradient.then == nullptr) {
-        g = g + x;
-        continue;
-      }
-      const Gradient then{.data = gradient.then, .codec = codec_of(plan.publish_dtype)};
-      g = g + compensate<Scalar>(plan.coefficients.delay_compensation, 0.0f + x, plan.master[i],
-                                 0.0f + load_element(then, i));
-    }
+    const float g = scalar::sum_gradients(plan, i);
     float& m = state_arrays(kOptimizer) > 0 ? plan.m[i] : unused;
     float& v = state_arrays(kOptimizer) > 1 ? plan.v[i] : unused;
     const float w = step_element<kOptimizer, Scalar>(plan.coefficients, g, plan.master[i], m, v);
     plan.master[i] = w;
-    if (publish && plan.publish != nullptr) publish_element(plan, i, w);
+    if (publish && plan.publish != nullptr) scalar::publish_element(plan, i, w);
   }
 }
 
@@ -79,7 +85,8 @@ UpdatePlan plan_update(Optimizer optimizer, const Hyper& hyper, const UpdateArgs
       .beta2 = hyper.beta2,
       .one_minus_beta2 = 1.0f - hyper.beta2,
       .epsilon = hyper.epsilon,
-      .step_size = static_cast<float>(rate / correction(hyper.beta1)),
+      .step_size = static_cast<float>((optimizer == Optimizer::kLamb ? 1.0 : rate) /
+                                      correction(hyper.beta1)),
       .root_correction = static_cast<float>(1.0 / std::sqrt(correction(hyper.beta2))),
       .delay_compensation = hyper.delay_compensation};
   plan.gradients = args.gradients.data();

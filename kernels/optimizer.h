@@ -11,7 +11,7 @@
 //             g = g + (x + ((delay_compensation * x) * x) * (w - (0 + then_i)))
 //           Zheng et al. 2017 (ICML), eq. 10: x * x stands for the diagonal of the Hessian
 //   g = g * weight
-//   g = g + weight_decay * w                  (all but adamw; only when weight_decay != 0)
+//   g = g + weight_decay * w                  (all but adamw and lamb; only when weight_decay != 0)
 //
 //   sgd        w = w - learning_rate * g
 //   momentum   m = momentum * m + g;  w = w - learning_rate * m
@@ -40,6 +40,8 @@
 //   adamw      as adam, but w = w - (... + (learning_rate * weight_decay) * w)
 //              decoupled decay: Loshchilov and Hutter 2019, algorithm 2; the decay follows the
 //              learning rate, as their schedule multiplier does
+//   lamb       as adamw in one pass, with a trust ratio of 1: what tensors without weight decay
+//              get. The others' two passes and the formula are in kernels/lamb.h.
 //   publish = round to nearest even (w)
 //
 // Called from any thread, on disjoint ranges at once. Pointers may be unaligned by the element size

@@ -102,14 +102,31 @@ void add_any(const UpdatePlan& plan, const Gradient& gradient, std::size_t at, s
     add_gradient<V, kFirst>(gradient, at, count, sums);
 }
 
+// run(gradient_at) updates the whole vectors of a block, gradient_at(i) being the sum for those
+// from its element i on, and returns where it stopped; `sums` has those of the elements left then.
+template <typename V, typename Run>
+std::size_t sum_gradients(const UpdatePlan& plan, std::size_t at, std::size_t count, float* sums,
+                          const Run& run) {
+  const Gradient& first = plan.gradients[0];
+  if (plan.gradient_count == 1 && first.codec == Codec::kF16 && first.then == nullptr) {
+    const auto scale = V::set(first.inverse_scale);
+    const std::size_t i = run([&](std::size_t k) {
+      return V::set(0.0f) + load_gradient<V, Codec::kF16>(first.data + (at + k) * 2) * scale;
+    });
+    if (i < count) add_gradient<V, true>(first, at + i, count - i, sums + i);
+    return i;
+  }
+  add_any<V, true>(plan, first, at, count, sums);
+  for (std::size_t n = 1; n < plan.gradient_count; ++n)
+    add_any<V, false>(plan, plan.gradients[n], at, count, sums);
+  return run([&](std::size_t k) { return V::load(sums + k); });
+}
+
 template <typename V, Optimizer kOptimizer, bool kPublish, bool kStream>
 void update_block(const UpdatePlan& plan, const Step<V, kOptimizer>& step, std::size_t at,
                   std::size_t count) {
   constexpr int kStates = state_arrays(kOptimizer);
   alignas(64) float sums[kUpdateBlock];
-  const Gradient& first = plan.gradients[0];
-  const bool single =
-      plan.gradient_count == 1 && first.codec == Codec::kF16 && first.then == nullptr;
   const auto run = [&](auto gradient_at) {
     std::size_t i = 0;
     for (; i + V::kWidth <= count; i += V::kWidth) {
@@ -121,19 +138,7 @@ void update_block(const UpdatePlan& plan, const Step<V, kOptimizer>& step, std::
     }
     return i;
   };
-  std::size_t i = 0;
-  if (single) {
-    const auto scale = V::set(first.inverse_scale);
-    i = run([&](std::size_t k) {
-      return V::set(0.0f) + load_gradient<V, Codec::kF16>(first.data + (at + k) * 2) * scale;
-    });
-    if (i < count) add_gradient<V, true>(first, at + i, count - i, sums + i);
-  } else {
-    add_any<V, true>(plan, first, at, count, sums);
-    for (std::size_t n = 1; n < plan.gradient_count; ++n)
-      add_any<V, false>(plan, plan.gradients[n], at, count, sums);
-    i = run([&](std::size_t k) { return V::load(sums + k); });
-  }
+  const std::size_t i = sum_gradients<V>(plan, at, count, sums, run);
   if (i < count) update_partial<V, kOptimizer, kPublish>(plan, step, sums + i, at + i, count - i);
 }
 

@@ -15,6 +15,12 @@ bool encode_blocks(Codec codec, const float* in, std::size_t elements, float sca
                    std::byte* scales);
 double sum_of_squares(const float* in, std::size_t elements);
 void update(const UpdatePlan* plans, std::size_t count);
+// The parts that updates are made of, for one element.
+float sum_gradients(const UpdatePlan& plan, std::size_t i);
+void publish_element(const UpdatePlan& plan, std::size_t i, float w);
+void lamb_moments(const UpdatePlan& plan, std::size_t begin, std::size_t end, double* weights,
+                  double* changes);
+void lamb_step(const UpdatePlan& plan, std::size_t begin, std::size_t end);
 void bias_activation(std::int64_t rows, std::int64_t columns, const float* z, const Half* bias,
                      bool relu, Half* out);
 void relu_backward(std::int64_t elements, const float* da, const Half* activation, Half* dz);

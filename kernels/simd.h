@@ -9,6 +9,7 @@
 #include "kernels/cast_simd.h"
 #include "kernels/codec_simd.h"
 #include "kernels/cpu_kernels.h"
+#include "kernels/lamb_simd.h"
 #include "kernels/optimizer_simd.h"
 #include "kernels/relu_backward_simd.h"
 #include "kernels/softmax_cross_entropy_simd.h"
@@ -27,6 +28,8 @@ constexpr CpuKernels simd_table(const char* name) {
       simd::encode_blocks<V>,
       simd::sum_of_squares<V>,
       simd::update<V>,
+      simd::lamb_moments<V>,
+      simd::lamb_step<V>,
       simd::bias_activation<V>,
       simd::relu_backward<V>,
       simd::bias_gradient<V>,

@@ -62,6 +62,22 @@ struct Avx2 {
   }
   static void fence() { _mm_sfence(); }
 
+  // Eight FP64: lane j is of elements j, j + 8, ...
+  struct Squares {
+    __m256d low, high;
+  };
+  static Squares no_squares() { return {_mm256_setzero_pd(), _mm256_setzero_pd()}; }
+  static void add_squares(Squares& sums, F x) {
+    const __m256d low = _mm256_cvtps_pd(_mm256_castps256_ps128(x));
+    const __m256d high = _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1));
+    sums.low = sums.low + low * low;
+    sums.high = sums.high + high * high;
+  }
+  static void store_squares(double* to, const Squares& sums) {
+    _mm256_storeu_pd(to, sums.low);
+    _mm256_storeu_pd(to + 4, sums.high);
+  }
+
   // Eight codes of one byte. E5M2 is the upper half of FP16; E4M3 shifted to FP16's fields is 2^8
   // too small, subnormals included.
   static __m128i load_codes(const void* p) {

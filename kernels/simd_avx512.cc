@@ -57,6 +57,18 @@ struct Avx512 {
   }
   static void fence() { _mm_sfence(); }
 
+  // Eight FP64: lane j is of elements j, j + 8, ...
+  using Squares = __m512d;
+  static Squares no_squares() { return _mm512_setzero_pd(); }
+  static void add_squares(Squares& sums, F x) {
+    const __m512d first = _mm512_cvtps_pd(_mm512_castps512_ps256(x));
+    const __m512d second =
+        _mm512_cvtps_pd(_mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(x), 1)));
+    sums = sums + first * first;
+    sums = sums + second * second;
+  }
+  static void store_squares(double* to, Squares sums) { _mm512_storeu_pd(to, sums); }
+
   // Sixteen codes of one byte. E5M2 is the upper half of FP16; E4M3 shifted to FP16's fields is 2^8
   // too small, subnormals included.
   static __m128i load_codes(const void* p) {

@@ -13,6 +13,9 @@ namespace leeway::kernels {
 constexpr std::size_t kNormBlock = 1024;
 constexpr std::size_t kNormLanes = 16;
 
+// Of sums in FP64: kernels/lamb.h.
+constexpr std::size_t kSquareLanes = 8;
+
 // NaN or infinite when an element is, or when a square is beyond FP32.
 double sum_of_squares(std::span<const float> values);
 

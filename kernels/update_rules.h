@@ -111,10 +111,18 @@ struct Rule<Optimizer::kAdagrad> {
 template <>
 struct Rule<Optimizer::kAdam> {
   template <typename V, typename F = typename V::F>
-  LEEWAY_HOST_DEVICE static F change(const Coefficients<V>& c, F g, F& m, F& v) {
+  LEEWAY_HOST_DEVICE static void take(const Coefficients<V>& c, F g, F& m, F& v) {
     m = c.beta1 * m + c.one_minus_beta1 * g;
     v = c.beta2 * v + (c.one_minus_beta2 * g) * g;
+  }
+  template <typename V, typename F = typename V::F>
+  LEEWAY_HOST_DEVICE static F quotient(const Coefficients<V>& c, F m, F v) {
     return (c.step_size * m) / (V::sqrt(v) * c.root_correction + c.epsilon);
+  }
+  template <typename V, typename F = typename V::F>
+  LEEWAY_HOST_DEVICE static F change(const Coefficients<V>& c, F g, F& m, F& v) {
+    take<V>(c, g, m, v);
+    return quotient<V>(c, m, v);
   }
   template <typename V, typename F = typename V::F>
   LEEWAY_HOST_DEVICE static F step(const Coefficients<V>& c, F g, F w, F& m, F& v) {
@@ -133,11 +141,27 @@ struct Rule<Optimizer::kAdamW> {
   }
 };
 
+// step_size has no learning rate in it here, and learning_rate has the trust ratio (plan_update).
+template <>
+struct Rule<Optimizer::kLamb> {
+  template <typename V, typename F = typename V::F>
+  LEEWAY_HOST_DEVICE static F change(const Coefficients<V>& c, F w, F m, F v) {
+    const F change = Rule<Optimizer::kAdam>::quotient<V>(c, m, v);
+    return c.decays ? change + c.weight_decay * w : change;
+  }
+  template <typename V, typename F = typename V::F>
+  LEEWAY_HOST_DEVICE static F step(const Coefficients<V>& c, F g, F w, F& m, F& v) {
+    Rule<Optimizer::kAdam>::take<V>(c, g, m, v);
+    return w - c.learning_rate * change<V>(c, w, m, v);
+  }
+};
+
 // From the sum of the gradients, before `weight`.
 template <Optimizer kOptimizer, typename V, typename F = typename V::F>
 LEEWAY_HOST_DEVICE inline F step_element(const Coefficients<V>& c, F g, F w, F& m, F& v) {
+  constexpr bool kDecoupled = kOptimizer == Optimizer::kAdamW || kOptimizer == Optimizer::kLamb;
   g = g * c.weight;
-  if (kOptimizer != Optimizer::kAdamW && c.decays) g = g + c.weight_decay * w;
+  if (!kDecoupled && c.decays) g = g + c.weight_decay * w;
   return Rule<kOptimizer>::template step<V>(c, g, w, m, v);
 }
 
@@ -157,6 +181,8 @@ decltype(auto) with_optimizer(Optimizer optimizer, const Use& use) {
       return use(std::integral_constant<Optimizer, Optimizer::kAdam>());
     case Optimizer::kAdamW:
       return use(std::integral_constant<Optimizer, Optimizer::kAdamW>());
+    case Optimizer::kLamb:
+      return use(std::integral_constant<Optimizer, Optimizer::kLamb>());
     case Optimizer::kSgd:
       break;
   }

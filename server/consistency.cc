@@ -23,6 +23,7 @@ Consistency::Consistency(CoreConfig config)
     : config_(std::move(config)),
       gate_(config_.per_clock, config_.bugs.gate_slack),
       slabs_(config_.per_clock, config_.slabs),
+      norms_(config_.norms, config_.bugs.norms_of_any_clock),
       clock_rule_(config_.quorum, config_.grace),
       initialized_(config_.initialized) {
   for (LocalPartition p = 0; p < config_.partitions.size(); ++p) {
@@ -382,6 +383,30 @@ Effects Consistency::end_step(const Sender& sender, const transport::Commit& com
   close(id, *worker, commit);
   effects.emplace_back(SendCommitted{{id, commit.clock}, commit.ending});
   advance(effects);
+  return effects;
+}
+
+// --- NORMS -------------------------------------------------------------------------------------
+
+Effects Consistency::norms(const Sender& sender, const transport::Norms& norms, TimePoint now) {
+  Effects effects;
+  now_ = now;
+  const auto known = config_.norms.servers.find(ServerId(sender.id));
+  if (sender.job != config_.job || known == config_.norms.servers.end() ||
+      known->second != sender.incarnation) {
+    effects.emplace_back(Ignore{fmt::format(
+        "norms of server.{} incarnation {} of job {:x}, which shares no tensor with this one",
+        sender.id, sender.incarnation.value(), sender.job)});
+    return effects;
+  }
+  norms_.receive(known->first, norms, effects);
+  return effects;
+}
+
+Effects Consistency::part_summed(LocalPartition partition, const NormSums& sums, TimePoint now) {
+  Effects effects;
+  now_ = now;
+  norms_.part_summed(partition, sums, now, effects);
   return effects;
 }
 

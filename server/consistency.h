@@ -25,6 +25,7 @@
 #include "server/clock_rule.h"
 #include "server/effects.h"
 #include "server/gate.h"
+#include "server/norm_exchange.h"
 #include "server/slab_admission.h"
 #include "server/worker_state.h"
 
@@ -45,6 +46,7 @@ struct CoreConfig {
     std::uint64_t gate_slack = 0;
     bool no_dedupe = false;
     bool late_lost = false, late_twice = false;
+    bool norms_of_any_clock = false, held_back_by_norms = false;
   };
 
   std::uint64_t job = 0;
@@ -62,6 +64,7 @@ struct CoreConfig {
   bool initialized = false;  // restored: no initial values to wait for
   std::vector<Partition> partitions;
   std::map<WorkerId, Worker> workers;
+  NormConfig norms;
   PlantedBugs bugs;
 };
 
@@ -83,10 +86,12 @@ class Consistency {
   Effects push(const transport::Sender& sender, const transport::Push& push, TimePoint now);
   Effects end_step(const transport::Sender& sender, const transport::Commit& commit, TimePoint now);
   Effects pull(const transport::Sender& sender, const transport::Pull& pull, TimePoint now);
+  Effects norms(const transport::Sender& sender, const transport::Norms& norms, TimePoint now);
 
   // Completions of effects. `released`: the provider will not touch the memory any more.
   Effects read_done(const ReadPayload& read, bool ok, bool released, const std::string& why,
                     TimePoint now);
+  Effects part_summed(LocalPartition partition, const NormSums& sums, TimePoint now);
   Effects apply_done(TimePoint now);
   Effects initial_published(TimePoint now);
   Effects tick(TimePoint now);
@@ -111,6 +116,7 @@ class Consistency {
   // Who waits for whom, on what, since before `since`; one line each.
   std::vector<std::string> waiting(TimePoint since) const;
   bool initialized() const noexcept { return initialized_; }
+  const NormConfig& norm_config() const noexcept { return config_.norms; }
   const Workers& workers() const noexcept { return workers_; }
 
  private:
@@ -168,6 +174,7 @@ class Consistency {
   Workers workers_;
   SlabAdmission slabs_;
   CheckpointHold hold_;
+  NormExchange norms_;
   std::deque<StepId> queue_;  // per_push: ended, in order of ending
   Clock clock_;               // per_clock: the clock to be applied next
   ClockRule clock_rule_;

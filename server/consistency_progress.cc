@@ -84,6 +84,7 @@ bool Consistency::next_by_push(Effects& effects) {
 void Consistency::start_update(Apply apply, Effects& effects) {
   update_runs_ = true;
   updates_ += apply.sums.size();
+  norms_.begin(apply.clock);
   effects.emplace_back(std::move(apply));
 }
 
@@ -170,6 +171,7 @@ Clock Consistency::clocks_upcoming() const {
 
 void Consistency::finish_update() {
   update_runs_ = false;
+  norms_.end();
   for (const StepId& id : applying_) {
     WorkerState& worker = workers_.at(id.worker);
     worker.in_update = 0;
@@ -203,6 +205,7 @@ Effects Consistency::tick(TimePoint now) {
   now_ = now;
   // Another that is set for later still comes: asking anew would double it.
   if (wake_ && *wake_ <= now) wake_.reset();
+  norms_.tick(now, effects);
   advance(effects);
   return effects;
 }
@@ -393,14 +396,18 @@ Effects Consistency::release(TimePoint now) {
 }
 
 std::string Consistency::held() const {
-  return initialized_ && !(hold_.holding() && update_runs_) ? hold_.id() : std::string();
+  // Nobody waits for an update that waits for another server's norms: that one may be at a
+  // standstill a clock earlier, until all have reported.
+  const bool waits = norms_.own_done() && !config_.bugs.held_back_by_norms;
+  return initialized_ && !(hold_.holding() && update_runs_ && !waits) ? hold_.id() : std::string();
 }
 
 // --- the report ----------------------------------------------------------------------------------
 
 std::map<WorkerId, Clock> Consistency::applied() const {
   std::map<WorkerId, Clock> clocks;
-  for (const auto& [id, worker] : workers_) clocks[id] = worker.counted();
+  for (const auto& [id, worker] : workers_)
+    clocks[id] = norms_.own_done() ? worker.upcoming() : worker.counted();
   return clocks;
 }
 
@@ -434,6 +441,7 @@ Clock Consistency::furthest() const {
 
 std::vector<std::string> Consistency::waiting(TimePoint since) const {
   std::vector<std::string> lines;
+  if (auto line = norms_.waiting_since(since)) lines.push_back(std::move(*line));
   for (const auto& [id, worker] : workers_) {
     if (!worker.live()) continue;
     if (worker.pull && worker.pull->since <= since) {

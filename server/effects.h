@@ -78,7 +78,8 @@ struct Sum {
 };
 
 // Update every partition of the shard by these sums, one after the other, in one pass over memory.
-// One Apply at a time; answered by Consistency::apply_done().
+// One Apply at a time; answered by Consistency::apply_done(). Of a partition that NormConfig names,
+// make the first pass alone, answered by Consistency::part_summed(); its StepTensor follows.
 struct Apply {
   std::vector<Sum> sums;
   Clock clock;  // per_clock: the one that this is the update of
@@ -89,6 +90,24 @@ struct Apply {
 struct FoldLate {
   std::vector<Contribution> contributions;
   bool first = false;  // the late sum is empty: what its memory holds does not count
+};
+
+// lamb: this server's sums of the tensors that it shares with that one.
+struct SendNorms {
+  ServerId to;
+  transport::Norms norms;
+};
+
+// lamb: the norms of a whole tensor are known, so the second pass over its partitions here can be
+// made. Part of the Apply that runs.
+struct StepTensor {
+  std::vector<LocalPartition> parts;
+  NormSums sums;
+};
+
+// A message that is none of this job's; said in the log.
+struct Ignore {
+  std::string why;
 };
 
 // Call Consistency::tick() at that time.
@@ -148,9 +167,9 @@ struct Fault {
   std::string reason;
 };
 
-using Effect =
-    std::variant<ReadPayload, StorePayload, SendTaken, SendCommitted, Apply, FoldLate, WakeAt,
-                 PublishInitial, AnswerPull, RepeatAnswer, Refuse, Disconnect, TakeSnapshot, Fault>;
+using Effect = std::variant<ReadPayload, StorePayload, SendTaken, SendCommitted, Apply, FoldLate,
+                            SendNorms, StepTensor, Ignore, WakeAt, PublishInitial, AnswerPull,
+                            RepeatAnswer, Refuse, Disconnect, TakeSnapshot, Fault>;
 using Effects = std::vector<Effect>;
 
 }  // namespace leeway::server

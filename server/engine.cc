@@ -79,6 +79,8 @@ void Engine::on_message(transport::Message& message) {
     run(core_->end_step(message.sender, *commit, now));
   } else if (const auto* pull = std::get_if<transport::Pull>(&message.body)) {
     run(core_->pull(message.sender, *pull, now));
+  } else if (const auto* norms = std::get_if<transport::Norms>(&message.body)) {
+    run(core_->norms(message.sender, *norms, now));
   } else if (const auto* refused = std::get_if<transport::Refused>(&message.body)) {
     log::warning("worker.{} refused: {}", message.sender.id, refused->text);
   } else {
@@ -156,6 +158,26 @@ void Engine::carry_out(Refuse& effect) {
     log::warning("refused worker.{}: {}", effect.sender.id, effect.text);
   send(known->first, transport::Refused{effect.code, effect.text});
 }
+
+void Engine::carry_out(SendNorms& effect) {
+  const transport::Sender self{config_.job, config_.incarnation, config_.server.value()};
+  const std::size_t most = transport::max_norms_entries(endpoint_->info().max_message);
+  const auto& entries = effect.norms.entries;
+  for (std::size_t begin = 0; begin < entries.size(); begin += most) {
+    const auto first = entries.begin() + static_cast<std::ptrdiff_t>(begin);
+    const auto count = static_cast<std::ptrdiff_t>(std::min(most, entries.size() - begin));
+    const transport::Norms part{effect.norms.clock, {first, first + count}};
+    endpoint_->send(servers_.at(effect.to), transport::encode(self, part), deadline(),
+                    [this, to = effect.to](const transport::Outcome& outcome) {
+                      // Whoever lacks them says so in time.
+                      if (!outcome.status && !stopping_)
+                        log::warning("norms could not be sent to server.{}: {}", to.value(),
+                                     outcome.status.error().message);
+                    });
+  }
+}
+
+void Engine::carry_out(Ignore& effect) { stray(effect.why); }
 
 void Engine::carry_out(Fault& effect) {
   if (report_.fault.empty()) report_.fault = effect.reason;

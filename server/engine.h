@@ -42,6 +42,11 @@ struct EngineConfig {
   struct Tensor {
     std::string name;
     Shape shape;
+    std::vector<ServerId> others;  // other servers that have a part of it
+  };
+  struct Server {
+    Incarnation incarnation;
+    std::vector<std::byte> address;
   };
   ServerId server;
   Incarnation incarnation;
@@ -51,8 +56,9 @@ struct EngineConfig {
   std::vector<Tensor> tensors;        // of the job
   std::vector<Partition> partitions;  // of this server, ids ascending
   std::map<WorkerId, CoreConfig::Worker> workers;
-  std::string checkpoint_dir;  // "" = none
-  std::string restore;         // checkpoint id, "" = from initial values
+  std::map<ServerId, Server> others;  // the job's other servers
+  std::string checkpoint_dir;         // "" = none
+  std::string restore;                // checkpoint id, "" = from initial values
   unsigned threads = 1;
   std::optional<std::uint64_t> kill_at_step;  // injected fault
 };
@@ -109,6 +115,8 @@ class Engine {
 
   // Start.
   std::unique_ptr<Consistency> make_core() const;
+  NormConfig share_norms() const;
+  void meet_servers();
   void restore();
   void restore_partition(const storage::CheckpointReader& reader, const storage::Manifest& manifest,
                          const EngineConfig::Partition& partition, LocalPartition bundle,
@@ -136,6 +144,9 @@ class Engine {
   void carry_out(SendCommitted& effect);
   void carry_out(Apply& effect);
   void carry_out(FoldLate& effect);
+  void carry_out(SendNorms& effect);
+  void carry_out(StepTensor& effect);
+  void carry_out(Ignore& effect);
   void carry_out(WakeAt& effect);
   void carry_out(PublishInitial& effect);
   void carry_out(AnswerPull& effect);
@@ -160,7 +171,8 @@ class Engine {
   void begin_update(Update update);
   void continue_update();
   void compute(Group group);
-  void group_done(const std::vector<LocalPartition>& group, double processor_seconds);
+  struct Outcome;  // of a group's task
+  void group_done(const Outcome& outcome, double processor_seconds);
   void watch_waiting();
 
   const EngineConfig config_;
@@ -175,7 +187,8 @@ class Engine {
   std::unique_ptr<Consistency> core_;
 
   std::map<WorkerId, transport::Peer> peers_;
-  Effects pending_;  // effects not carried out yet, in order
+  std::map<ServerId, transport::Peer> servers_;  // that share tensors' norms with this one
+  Effects pending_;                              // effects not carried out yet, in order
   bool running_ = false;
   transport::Outbox outbox_;
   bool in_frame_ = false;  // its end flushes

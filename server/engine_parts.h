@@ -19,6 +19,12 @@ inline constexpr std::uint64_t kBytesInFlight = std::uint64_t{8} << 20;
 struct Engine::Group {
   std::vector<LocalPartition> partitions;
   std::vector<LocalPartition> copy_first;  // those of them that a snapshot needs
+  std::optional<NormSums> norms;           // of their tensor: the second pass over its parts
+};
+
+struct Engine::Outcome {
+  std::vector<LocalPartition> updated;
+  std::vector<std::pair<LocalPartition, NormSums>> summed;  // the first pass is done
 };
 
 // One update of the whole shard, or the first publication (no sums). Partitions start as soon as
@@ -30,6 +36,7 @@ struct Engine::Update {
     AnswerPull::Entry entry;
   };
   Apply apply;
+  kernels::Hyper hyper;
   bool initial = false;
   TimePoint begun = MonotonicClock::now();
   std::vector<LocalPartition> waiting;

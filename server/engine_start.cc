@@ -28,13 +28,16 @@ SlabRule rule_of(const EngineConfig& config) {
           .memory_limit = config.settings.server_memory_limit.value};
 }
 
+bool whole_tensor(const EngineConfig& config, const EngineConfig::Partition& partition) {
+  return partition.elements == element_count(config.tensors[partition.tensor].shape);
+}
+
 std::vector<transport::Bundle> bundles_of(const EngineConfig& config) {
   std::vector<transport::BundlePiece> pieces;
   for (const EngineConfig::Partition& partition : config.partitions)
     pieces.push_back({.id = partition.id,
                       .elements = partition.elements,
-                      .whole_tensor = partition.elements ==
-                                      element_count(config.tensors[partition.tensor].shape),
+                      .whole_tensor = whole_tensor(config, partition),
                       .decays = config.settings.decays(config.tensors[partition.tensor].name)});
   return transport::make_bundles(pieces);
 }
@@ -57,6 +60,11 @@ ShardLayout layout_of(const EngineConfig& config, const std::vector<transport::B
   for (const transport::Bundle& bundle : bundles) {
     shape.elements.push_back(bundle.elements);
     shape.decays.push_back(bundle.decays);
+    if (config.settings.optimizer_type() != Optimizer::kLamb) continue;
+    auto& tensors = shape.tensors.emplace_back();
+    for (const transport::Bundle::Member& member : bundle.members)
+      if (const auto& piece = config.partitions[member.piece]; whole_tensor(config, piece))
+        tensors.push_back({member.offset, member.offset + piece.elements});
   }
   return value_or_throw(lay_out(shape, rule_of(config)));
 }
@@ -106,7 +114,42 @@ Engine::Engine(std::unique_ptr<transport::Endpoint> endpoint, EngineConfig confi
             layout_.sum());
   report_.memory_bytes = layout_.total_bytes();
   endpoint_->start([this](std::span<const std::byte> frame) { on_frame(frame); });
-  endpoint_->post([this] { watch_waiting(); });
+  endpoint_->post([this] {
+    meet_servers();
+    watch_waiting();
+  });
+}
+
+// Those that this server has to send norms to.
+void Engine::meet_servers() {
+  for (const NormConfig::Tensor& tensor : core_->norm_config().tensors)
+    for (const ServerId other : tensor.others) {
+      if (servers_.contains(other)) continue;
+      if (const auto peer = endpoint_->connect(config_.others.at(other).address))
+        servers_.emplace(other, *peer);
+      else
+        report_.fault =
+            fmt::format("cannot reach server.{}: {}", other.value(), peer.error().message);
+    }
+}
+
+// What lamb needs to know of tensors that do not lie whole in one partition.
+NormConfig Engine::share_norms() const {
+  NormConfig norms;
+  norms.patience = config_.settings.transfer_timeout_ms + 2 * config_.settings.member_timeout_ms;
+  std::map<std::uint32_t, std::size_t> index;
+  for (LocalPartition b = 0; b < bundles_.size(); ++b) {
+    if (!layout_.part_of_tensor(b)) continue;
+    const std::uint32_t tensor = config_.partitions[bundles_[b].members[0].piece].tensor;
+    const auto [at, added] = index.try_emplace(tensor, norms.tensors.size());
+    if (added)
+      norms.tensors.push_back(
+          {TensorId(tensor), config_.tensors[tensor].name, {}, config_.tensors[tensor].others});
+    norms.tensors[at->second].parts.push_back(b);
+    for (const ServerId other : config_.tensors[tensor].others)
+      norms.servers.emplace(other, config_.others.at(other).incarnation);
+  }
+  return norms;
 }
 
 void Engine::open_checkpoints() {
@@ -171,7 +214,8 @@ std::unique_ptr<Consistency> Engine::make_core() const {
                   .minimal_slabs = rule_of(config_).minimum(),
                   .only_server = config_.servers == 1,
                   .initialized = !config_.restore.empty(),
-                  .workers = config_.workers};
+                  .workers = config_.workers,
+                  .norms = share_norms()};
   for (const transport::Bundle& bundle : bundles_)
     core.partitions.push_back({bundle.id, bundle.elements});
   return std::make_unique<Consistency>(std::move(core));

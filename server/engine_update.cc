@@ -47,6 +47,7 @@ void Engine::carry_out(WakeAt& effect) {
 void Engine::begin_update(Update update) {
   LEEWAY_CHECK(!update_);
   update_ = std::make_unique<Update>(std::move(update));
+  update_->hyper = rule_.hyper();
   update_->unfinished = shard_->partitions();
   update_->waiting = order_;
   update_->done.resize(shard_->partitions());
@@ -84,38 +85,61 @@ void Engine::continue_update() {
 }
 
 void Engine::compute(Group group) {
-  auto work = [this, group = std::move(group), snapshot = snapshot_, update = update_.get(),
-               hyper = rule_.hyper()] {
+  auto work = [this, group = std::move(group), snapshot = snapshot_, update = update_.get()] {
+    Outcome outcome;
+    const kernels::Hyper& hyper = update->hyper;
     for (const LocalPartition p : group.copy_first) snapshot->copy_aside(p);
     for (const LocalPartition p : group.partitions) {
       if (update->initial)
         shard_->publish_partition(p);
+      else if (group.norms)
+        shard_->step_part(p, hyper, update->apply.sums.front(), *group.norms);
+      else if (layout_.part_of_tensor(p))
+        outcome.summed.emplace_back(p, shard_->sum_part(p, hyper, update->apply.sums.front()));
       else
         shard_->update_partition(p, rule_.optimizer(), hyper, update->apply.sums);
+      if (outcome.summed.empty() || outcome.summed.back().first != p) outcome.updated.push_back(p);
     }
-    return group.partitions;
+    return outcome;
   };
   if (layout_.total_elements() <= kUpdateHere) return group_done(work(), 0);
   pool_.run([this, work = std::move(work)] {
     const double before = processor_seconds();
-    const auto partitions = work();
-    endpoint_->post([this, partitions, seconds = processor_seconds() - before] {
-      group_done(partitions, seconds);
+    auto outcome = work();
+    endpoint_->post([this, outcome = std::move(outcome), seconds = processor_seconds() - before] {
+      group_done(outcome, seconds);
     });
   });
 }
 
-void Engine::group_done(const std::vector<LocalPartition>& group, double processor_seconds) {
+void Engine::carry_out(StepTensor& effect) {
+  std::vector<Group> groups;
+  std::uint64_t elements = kGroupElements;
+  for (const LocalPartition p : effect.parts) {
+    if (elements >= kGroupElements) {
+      groups.push_back({.norms = effect.sums});
+      elements = 0;
+    }
+    groups.back().partitions.push_back(p);
+    elements += shard_->elements(p);
+  }
+  for (Group& group : groups) compute(std::move(group));
+}
+
+void Engine::group_done(const Outcome& outcome, double processor_seconds) {
   const bool initial = update_->initial;
+  if (!initial) report_.update_processor_seconds += processor_seconds;
+  for (const auto& [p, sums] : outcome.summed)
+    run(core_->part_summed(p, sums, MonotonicClock::now()));
+  if (outcome.updated.empty() && !outcome.summed.empty()) return;  // it may have ended meanwhile
   const std::size_t updates = initial ? 1 : update_->apply.sums.size();
-  for (const LocalPartition p : group) {
+  for (const LocalPartition p : outcome.updated) {
     shard_->end_update(p, updates);
     update_->done[p] = true;
     for (const Update::Write& write : std::exchange(update_->writes[p], {}))
       write_partition(write.pull, write.entry);
   }
-  if (!initial) report_.update_processor_seconds += processor_seconds;
-  update_->unfinished -= group.size();
+  update_->unfinished -= outcome.updated.size();
   if (update_->unfinished > 0) return;
   const auto over = std::exchange(update_, nullptr);
   for (const Sum& sum : over->apply.sums)

@@ -44,12 +44,23 @@ Result<EngineConfig> read_plan(EngineConfig base, const rpc::Plan& plan, const r
   config.settings = std::move(*settings);
   config.restore = plan.restore;
   for (const rpc::TensorSpec& tensor : plan.tensors)
-    config.tensors.push_back({tensor.name, tensor.shape});
+    config.tensors.push_back({tensor.name, tensor.shape, {}});
+  for (const rpc::Member& member : view.servers)
+    if (const ServerId id(static_cast<std::uint32_t>(member.id)); id != config.server)
+      config.others[id] = {Incarnation(static_cast<std::uint64_t>(member.incarnation)),
+                           to_bytes(member.fabric.address)};
   for (const rpc::Partition& partition : plan.partitions) {
-    if (partition.server != static_cast<std::int32_t>(config.server.value())) continue;
     if (partition.tensor < 0 || static_cast<std::size_t>(partition.tensor) >= plan.tensors.size() ||
         partition.first < 0 || partition.elements < 0)
       return fail(Code::kInvalidArgument, mismatch("has a partition outside its tensor"));
+    if (const ServerId server(static_cast<std::uint32_t>(partition.server));
+        server != config.server) {
+      auto& others = config.tensors[static_cast<std::size_t>(partition.tensor)].others;
+      if (!config.others.contains(server))
+        return fail(Code::kInvalidArgument, mismatch("has a partition on a server that is none"));
+      if (std::ranges::find(others, server) == others.end()) others.push_back(server);
+      continue;
+    }
     const PartitionId id(static_cast<std::uint32_t>(partition.id));
     if (!config.partitions.empty() && id <= config.partitions.back().id)
       return fail(Code::kInvalidArgument, mismatch("has partitions out of order"));

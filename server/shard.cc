@@ -7,6 +7,7 @@
 #include "common/result.h"
 #include "kernels/cast.h"
 #include "kernels/codec.h"
+#include "kernels/lamb.h"
 
 namespace leeway::server {
 
@@ -114,10 +115,9 @@ void Shard::fold_late(LocalPartition p, const FoldLate& fold) {
   kernels::update(kernels::Optimizer::kSgd, {.learning_rate = -1.0f}, {&add, 1});
 }
 
-void Shard::update_partition(LocalPartition p, kernels::Optimizer optimizer,
-                             const kernels::Hyper& hyper, std::span<const Sum> sums) {
-  if (elements(p) == 0) return;
-  std::vector<kernels::Gradient> gradients;
+Shard::Prepared Shard::prepare(LocalPartition p, std::span<const Sum> sums) const {
+  Prepared prepared;
+  std::vector<kernels::Gradient>& gradients = prepared.gradients;
   std::vector<std::size_t> counts;
   for (const Sum& sum : sums) {
     const std::size_t before = gradients.size();
@@ -127,7 +127,7 @@ void Shard::update_partition(LocalPartition p, kernels::Optimizer optimizer,
       gradients.push_back(gradient(p, contribution));
     counts.push_back(gradients.size() - before);
   }
-  std::vector<kernels::UpdateArgs> updates;
+  std::vector<kernels::UpdateArgs>& updates = prepared.updates;
   std::span<const kernels::Gradient> left = gradients;
   for (const Sum& sum : sums) {
     kernels::UpdateArgs args{.gradients = left.first(counts[updates.size()]),
@@ -144,7 +144,28 @@ void Shard::update_partition(LocalPartition p, kernels::Optimizer optimizer,
     left = left.subspan(args.gradients.size());
     updates.push_back(args);
   }
-  kernels::update(optimizer, hyper, updates);
+  return prepared;
+}
+
+void Shard::update_partition(LocalPartition p, kernels::Optimizer optimizer,
+                             const kernels::Hyper& hyper, std::span<const Sum> sums) {
+  if (elements(p) == 0) return;
+  const Prepared prepared = prepare(p, sums);
+  if (optimizer != kernels::Optimizer::kLamb || !layout_.decays(p))
+    return kernels::update(optimizer, hyper, prepared.updates);
+  for (const kernels::UpdateArgs& args : prepared.updates)
+    for (const ShardShape::Range& tensor : layout_.shape().tensors[p])
+      kernels::lamb_step(hyper, args, tensor.begin, tensor.end,
+                         kernels::lamb_moments(hyper, args, tensor.begin, tensor.end));
+}
+
+NormSums Shard::sum_part(LocalPartition p, const kernels::Hyper& hyper, const Sum& sum) {
+  return kernels::lamb_moments(hyper, prepare(p, {&sum, 1}).updates[0], 0, elements(p));
+}
+
+void Shard::step_part(LocalPartition p, const kernels::Hyper& hyper, const Sum& sum,
+                      const NormSums& tensor) {
+  kernels::lamb_step(hyper, prepare(p, {&sum, 1}).updates[0], 0, elements(p), tensor);
 }
 
 }  // namespace leeway::server

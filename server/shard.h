@@ -56,9 +56,15 @@ class Shard {
   // Both copies are taken to hold this version (restored).
   void set_version(LocalPartition p, Version version) { entries_[p].version = version; }
 
-  // [between begin_update and end_update] One fused pass: gradients in, spare copy out.
+  // [between begin_update and end_update] One fused pass: gradients in, spare copy out. With lamb
+  // two, tensor by tensor; not of a layout().part_of_tensor().
   void update_partition(LocalPartition p, kernels::Optimizer optimizer, const kernels::Hyper& hyper,
                         std::span<const Sum> sums);
+  // [as update_partition] Of a part of a tensor: lamb's first pass, and its second with the sums of
+  // all parts.
+  NormSums sum_part(LocalPartition p, const kernels::Hyper& hyper, const Sum& sum);
+  void step_part(LocalPartition p, const kernels::Hyper& hyper, const Sum& sum,
+                 const NormSums& tensor);
   // [while no update runs; any thread] Into the late sum, which `first` empties before.
   void fold_late(LocalPartition p, const FoldLate& fold);
   // [as update_partition] The master as it is, into the spare.
@@ -80,6 +86,12 @@ class Shard {
   const std::byte* then(LocalPartition p, WorkerId worker) const;
   std::byte* late_sum(LocalPartition p) const;
   kernels::Gradient gradient(LocalPartition p, const Contribution& contribution) const;
+  // What goes into these updates; updates[i].gradients are in `gradients`.
+  struct Prepared {
+    std::vector<kernels::Gradient> gradients;
+    std::vector<kernels::UpdateArgs> updates;
+  };
+  Prepared prepare(LocalPartition p, std::span<const Sum> sums) const;
 
   const ShardLayout& layout_;
   const ShardBlocks blocks_;

@@ -25,6 +25,10 @@
 namespace leeway::server {
 
 struct ShardShape {
+  // In elements of a partition.
+  struct Range {
+    std::uint64_t begin = 0, end = 0;
+  };
   std::vector<std::uint64_t> elements;  // by partition
   int state_arrays = 0;
   Dtype pull_dtype = Dtype::kF16;
@@ -32,6 +36,8 @@ struct ShardShape {
   std::uint32_t remembered = 0;  // workers whose last weights are kept
   std::vector<bool> decays;      // by partition: weight decay applies; empty = to all
   bool late_sum = false;         // with a quorum: where late steps are summed
+  // lamb: by partition, the tensors that lie whole in it; none where it is a part of one.
+  std::vector<std::vector<Range>> tensors;
 };
 
 class ShardLayout {
@@ -59,6 +65,12 @@ class ShardLayout {
   }
   bool decays(std::size_t partition) const {
     return shape_.decays.empty() || shape_.decays[partition];
+  }
+
+  // Norms come from more than this partition.
+  bool part_of_tensor(std::size_t partition) const {
+    return !shape_.tensors.empty() && decays(partition) && shape_.tensors[partition].empty() &&
+           shape_.elements[partition] > 0;
   }
 
   std::size_t master_bytes() const noexcept { return sizes_[0]; }

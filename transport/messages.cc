@@ -24,6 +24,7 @@ constexpr std::size_t kPushFixed = 13, kPushEntry = 30;
 constexpr std::size_t kPushTakenFixed = 12, kPushTakenEntry = 4;
 constexpr std::size_t kPullFixed = 25, kPullEntry = 20;
 constexpr std::size_t kPulledFixed = 32, kPulledEntry = 12;
+constexpr std::size_t kNormsFixed = 12, kNormsEntry = 4 + 2 * 8 * ExactSum::kWords;
 constexpr std::size_t kWindow = 16;
 
 std::size_t entries_that_fit(std::size_t message, std::size_t fixed, std::size_t entry) {
@@ -40,6 +41,7 @@ MessageType type_of(const Committed&) { return MessageType::kCommitted; }
 MessageType type_of(const Pull&) { return MessageType::kPull; }
 MessageType type_of(const Pulled&) { return MessageType::kPulled; }
 MessageType type_of(const Refused&) { return MessageType::kRefused; }
+MessageType type_of(const Norms&) { return MessageType::kNorms; }
 
 std::uint32_t count(std::size_t n) { return static_cast<std::uint32_t>(n); }
 
@@ -128,6 +130,20 @@ void put(Writer& out, const Refused& body) {
   out.put(std::as_bytes(std::span(body.text.data(), length)));
 }
 
+void put(Writer& out, const ExactSum& sum) {
+  for (const std::uint64_t word : sum.words()) out.put(word);
+}
+
+void put(Writer& out, const Norms& body) {
+  out.put(body.clock.value());
+  out.put(count(body.entries.size()));
+  for (const Norms::Entry& entry : body.entries) {
+    out.put(entry.tensor.value());
+    put(out, entry.sums.weights);
+    put(out, entry.sums.changes);
+  }
+}
+
 std::size_t body_size(const Push& b) {
   return kPushFixed + windows_of(b.memory) * kWindow + b.entries.size() * kPushEntry +
          b.payload.size();
@@ -142,6 +158,7 @@ std::size_t body_size(const Pull& b) {
 }
 std::size_t body_size(const Pulled& b) { return kPulledFixed + b.entries.size() * kPulledEntry; }
 std::size_t body_size(const Refused& b) { return 4 + std::min(b.text.size(), kMaxRefusedText); }
+std::size_t body_size(const Norms& b) { return kNormsFixed + b.entries.size() * kNormsEntry; }
 
 // ---- decoding ---------------------------------------------------------------------------------
 
@@ -309,6 +326,28 @@ Result<Body> get_refused(Reader& in) {
   return body;
 }
 
+ExactSum get_sum(Reader& in) {
+  ExactSum::Words words;
+  for (std::uint64_t& word : words) word = in.get<std::uint64_t>();
+  return ExactSum(words);
+}
+
+Result<Body> get_norms(Reader& in) {
+  Norms body;
+  body.clock = Clock(in.get<std::uint64_t>());
+  const auto n = in.get<std::uint32_t>();
+  if (!entries_follow(in, n, kNormsEntry)) return bad("NORMS of {} entries has another length", n);
+  body.entries.reserve(n);
+  for (std::uint32_t i = 0; i < n; ++i) {
+    Norms::Entry entry;
+    entry.tensor = TensorId(in.get<std::uint32_t>());
+    entry.sums.weights = get_sum(in);
+    entry.sums.changes = get_sum(in);
+    body.entries.push_back(entry);
+  }
+  return body;
+}
+
 Result<Body> get_body(Reader& in, std::uint16_t type) {
   switch (static_cast<MessageType>(type)) {
     case MessageType::kPush:
@@ -327,6 +366,8 @@ Result<Body> get_body(Reader& in, std::uint16_t type) {
       return get_pulled(in);
     case MessageType::kRefused:
       return get_refused(in);
+    case MessageType::kNorms:
+      return get_norms(in);
   }
   return bad("unknown type {}", type);
 }
@@ -401,6 +442,9 @@ std::size_t max_pull_entries(std::size_t max_message, std::size_t rails) {
 }
 std::size_t max_pulled_entries(std::size_t max_message) {
   return entries_that_fit(max_message, kPulledFixed, kPulledEntry);
+}
+std::size_t max_norms_entries(std::size_t max_message) {
+  return entries_that_fit(max_message, kNormsFixed, kNormsEntry);
 }
 
 }  // namespace leeway::transport

@@ -1,4 +1,4 @@
-// The wire messages of push and pull: layout, encoder, decoder.
+// The wire messages of push and pull, and of servers to each other: layout, encoder, decoder.
 //
 // All integers little-endian, no padding, floats as their IEEE bits. What travels is a frame, one
 // or several messages one after the other, in which they keep their order. Every message starts
@@ -35,6 +35,10 @@
 //               slowest: smallest clock of a live worker whose steps are in (with a quorum: clocks
 //               that are in); bound: the one in force, kUnboundedStaleness = inf
 //   REFUSED     2 code (Code) | 2 n | n bytes of text
+//   NORMS       8 clock | 4 n | n * { 4 tensor, 80 weights, 80 changes }
+//               from a server to another that holds parts of these tensors, too (lamb): the sums of
+//               its parts in the update of that clock; each ten words of an ExactSum
+//               (common/exact_sum.h), the lowest first
 //
 //   memory = 1 n | n * { 8 address, 8 key }
 //            the windows of the sender's memory, one for each of its rails, in which the offsets of
@@ -56,13 +60,14 @@
 #include <vector>
 
 #include "common/codec.h"
+#include "common/exact_sum.h"
 #include "common/ids.h"
 #include "common/result.h"
 #include "transport/endpoint.h"
 
 namespace leeway::transport {
 
-inline constexpr std::uint16_t kWireVersion = 6;
+inline constexpr std::uint16_t kWireVersion = 7;
 inline constexpr std::uint32_t kUnboundedStaleness = UINT32_MAX;
 inline constexpr std::size_t kMaxWorkerState = 512;
 
@@ -76,6 +81,7 @@ enum class MessageType : std::uint16_t {
   kPull,
   kPulled,
   kRefused,
+  kNorms,
 };
 
 // How a step ended.
@@ -152,7 +158,16 @@ struct Refused {
   std::string text;
 };
 
-using Body = std::variant<Push, PushTaken, Commit, Committed, Pull, Pulled, Refused>;
+struct Norms {
+  struct Entry {
+    TensorId tensor;
+    NormSums sums;
+  };
+  Clock clock;
+  std::vector<Entry> entries;
+};
+
+using Body = std::variant<Push, PushTaken, Commit, Committed, Pull, Pulled, Refused, Norms>;
 struct Message {
   Sender sender;
   Body body;
@@ -166,13 +181,14 @@ Result<Message> decode_next(std::span<const std::byte>& frame);
 // Of a frame of one.
 Result<Message> decode(std::span<const std::byte> bytes);
 
-// How many entries of a Push / PushTaken / Pull / Pulled fit a message of `max_message` bytes, when
-// the memory has `rails` windows.
+// How many entries of a Push / PushTaken / Pull / Pulled / Norms fit a message of `max_message`
+// bytes, when the memory has `rails` windows.
 std::size_t max_push_entries(std::size_t max_message, std::size_t rails);
 // How many bytes of payload fit with them.
 std::size_t inline_room(std::size_t max_message, std::size_t rails, std::size_t entries);
 std::size_t max_push_taken_entries(std::size_t max_message);
 std::size_t max_pull_entries(std::size_t max_message, std::size_t rails);
 std::size_t max_pulled_entries(std::size_t max_message);
+std::size_t max_norms_entries(std::size_t max_message);
 
 }  // namespace leeway::transport

@@ -15,6 +15,7 @@
 
 #include "common/half.h"
 #include "common/result.h"
+#include "kernels/lamb.h"
 #include "kernels/optimizer.h"
 
 namespace leeway::bench {
@@ -87,9 +88,10 @@ kernels::Gradient gradient_at(Codec codec, const Arrays& arrays, std::size_t ele
           .extra = arrays.codes.data() + elements + at / kScaleBlock};
 }
 
-void apply(Optimizer optimizer, Codec codec, const Arrays& arrays, std::size_t elements,
-           std::size_t begin, std::size_t end) {
-  const kernels::Hyper hyper;
+// use(args) for each chunk.
+template <typename Use>
+void for_chunks(Codec codec, const Arrays& arrays, std::size_t elements, std::size_t begin,
+                std::size_t end, const Use& use) {
   for (std::size_t at = begin; at < end; at += kChunk) {
     const kernels::Gradient gradient = gradient_at(codec, arrays, elements, at);
     kernels::UpdateArgs args;
@@ -100,8 +102,25 @@ void apply(Optimizer optimizer, Codec codec, const Arrays& arrays, std::size_t e
     args.state[1] = arrays.v.data() + at;
     args.publish = reinterpret_cast<std::byte*>(arrays.publish.data() + at);
     args.step = 10;
-    update(optimizer, hyper, {&args, 1});
+    use(args);
   }
+}
+
+void apply(Optimizer optimizer, Codec codec, const Arrays& arrays, std::size_t elements,
+           std::size_t begin, std::size_t end) {
+  const kernels::Hyper hyper;
+  if (optimizer != Optimizer::kLamb)
+    return for_chunks(codec, arrays, elements, begin, end, [&](const kernels::UpdateArgs& args) {
+      update(optimizer, hyper, {&args, 1});
+    });
+  // One tensor: all of the first pass comes before the second.
+  NormSums sums;
+  for_chunks(codec, arrays, elements, begin, end, [&](const kernels::UpdateArgs& args) {
+    sums.add(kernels::lamb_moments(hyper, args, 0, args.elements));
+  });
+  for_chunks(codec, arrays, elements, begin, end, [&](const kernels::UpdateArgs& args) {
+    kernels::lamb_step(hyper, args, 0, args.elements, sums);
+  });
 }
 
 using RangeWork = std::function<void(std::size_t begin, std::size_t end)>;
@@ -132,12 +151,15 @@ struct Subject {
   Codec codec;
   double bytes_per_element;  // read and written: FP16 is 2, of each FP32 array 8
 };
+// The second pass of lamb reads three arrays and writes one; the first does not write the master.
+constexpr double kLambSecondPass = 12;
 
 std::vector<Subject> subjects() {
   std::vector<Subject> all;
   for (const OptimizerKind& kind : kOptimizerKinds)
-    all.push_back(
-        {std::string(kind.name), kind.optimizer, Codec::kF16, 12.0 + 8.0 * kind.state_arrays});
+    all.push_back({std::string(kind.name), kind.optimizer, Codec::kF16,
+                   12.0 + 8.0 * kind.state_arrays +
+                       (kind.optimizer == Optimizer::kLamb ? kLambSecondPass : 0.0)});
   for (const Codec codec : {Codec::kBf16, Codec::kFp8E4m3, Codec::kFp8E5m2, Codec::kInt8}) {
     const double gradient = static_cast<double>(GradientCodec{codec}.bytes(kChunk)) / kChunk;
     all.push_back({"momentum of " + std::string(to_string(codec)), Optimizer::kMomentum, codec,

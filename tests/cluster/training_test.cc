@@ -160,6 +160,48 @@ TEST_CASE("interrupted and resumed equals uninterrupted") {
   }
 }
 
+namespace {
+
+// The first layer's weights are cut and lie on all servers; biases are spared.
+void with_lamb(Job& job, int servers, int workers) {
+  synchronous(job, servers, workers);
+  job.set("optimizer", "lamb").set("weight_decay", "0.01").set("weight_decay_skip", "*bias*");
+  job.set("checkpoint_every", "20");
+}
+
+std::string lamb_digest(int servers) {
+  const TemporaryDirectory checkpoints;
+  Job job;
+  with_lamb(job, servers, 2);
+  job.checkpoints(checkpoints.path()).program(program());
+  CHECK(succeed(job).summary.metrics.at("test_accuracy") > 0.7);
+  return checkpoint_digest(checkpoints.path());
+}
+
+}  // namespace
+
+TEST_CASE("lamb: same bits on 1, 2 and 3 servers, resumed on another number, and after a death") {
+  const std::string expected = lamb_digest(1);
+  for (const int servers : {2, 3}) CHECK(lamb_digest(servers) == expected);
+  const TemporaryDirectory checkpoints;
+  {
+    Job job;
+    with_lamb(job, 3, 2);
+    job.checkpoints(checkpoints.path()).flag("--inject", "kill:server=1,at_step=70");
+    job.program(program());
+    const JobResult& result = job.run();
+    CHECK_MESSAGE(result.exit_code != 0, result.output);
+    CHECK(result.summary.reason == "server 1: was killed by SIGKILL");
+  }
+  Job job;
+  with_lamb(job, 2, 2);
+  job.checkpoints(checkpoints.path()).flag("--resume", "auto").program(program());
+  job.flag("--max-restarts", "1").flag("--inject", "kill:server=1,at_step=130");
+  const JobSummary& summary = succeed(job).summary;
+  CHECK(summary.restarts == 1);
+  CHECK(checkpoint_digest(checkpoints.path()) == expected);
+}
+
 TEST_SUITE_END();
 
 }  // namespace leeway::cluster

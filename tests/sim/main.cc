@@ -32,9 +32,9 @@ int main(int argc, char** argv) {
   std::printf(
       "%llu schedules in %.1f s, no promise broken: %llu steps applied (%llu late, %llu of them "
       "folded), %llu checkpoints, %llu restarts, %llu dead workers, %llu adapted "
-      "bounds\n",
+      "bounds, %llu norms of tensors on several servers\n",
       number(last - first + 1), took.count(), number(happened.steps), number(happened.late),
       number(happened.folded), number(happened.checkpoints), number(happened.restarts),
-      number(happened.deaths), number(happened.widened));
+      number(happened.deaths), number(happened.widened), number(happened.norms));
   return 0;
 }

@@ -24,6 +24,7 @@ inline std::optional<std::string> run_schedule(const WorldOptions& options,
       happened->restarts += more.restarts;
       happened->deaths += more.deaths;
       happened->widened += more.widened;
+      happened->norms += more.norms;
     }
     return std::nullopt;
   } catch (const SimulationError& error) {

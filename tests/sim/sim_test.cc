@@ -27,6 +27,7 @@ TEST_CASE("a few schedules keep the protocol's promises") {
   CHECK(happened.folded > 0);
   CHECK(happened.restarts > 0);
   CHECK(happened.widened > 0);
+  CHECK(happened.norms > 0);
 }
 
 TEST_CASE("a gate that is off by one is found") {
@@ -43,6 +44,15 @@ TEST_CASE("a late step that is lost is found") {
 
 TEST_CASE("a late step that is counted twice is found") {
   CHECK(find_in_schedules({.bugs = {.late_twice = true}}) != "");
+}
+
+TEST_CASE("norms that are taken for those of another clock are found") {
+  CHECK(find_in_schedules({.bugs = {.norms_of_any_clock = true}}) != "");
+}
+
+TEST_CASE("servers that wait for each other's norms and for a checkpoint are found") {
+  CHECK(find_in_schedules({.bugs = {.held_back_by_norms = true}}).find("waited") !=
+        std::string::npos);
 }
 
 TEST_CASE("too few slabs lock servers into waiting for each other's workers, which is found") {

@@ -21,6 +21,7 @@ constexpr std::uint64_t kCompute = 30;    // longest time of a transfer or an up
 constexpr std::uint64_t kReport = 25;     // a server reports about so often
 constexpr std::uint64_t kDetection = 200;
 constexpr std::uint32_t kSamples[] = {64, 64, 64, 48, 5};
+constexpr milliseconds kNormPatience{3000};  // longer than a death takes to be settled
 constexpr std::uint64_t kMostEvents = 400000;
 
 }  // namespace
@@ -40,6 +41,8 @@ World::World(const WorldOptions& options) : events_(options.seed), bugs_(options
   if (per_clock_ && events_.chance(0.6)) {
     quorum_ = 1 + static_cast<std::uint32_t>(events_.below(world_size));
     grace_ = {milliseconds(events_.chance(0.5) ? 0 : events_.below(100)), events_.chance(0.3)};
+  } else if (per_clock_) {
+    norm_parts_ = events_.below(3);
   }
   for (std::uint32_t w = 0; w < world_size; ++w) {
     workers_[w].id = WorkerId(w);
@@ -73,6 +76,7 @@ std::unique_ptr<server::Consistency> World::make_core(std::size_t s, bool restor
                             .minimal_slabs = least_slabs_,
                             .only_server = server_count_ == 1,
                             .initialized = restored,
+                            .norms = norm_config(s),
                             .bugs = bugs_};
   for (PartitionId p : shard(s)) config.partitions.push_back({p, kElements});
   for (const Worker& worker : workers_)
@@ -82,6 +86,10 @@ std::unique_ptr<server::Consistency> World::make_core(std::size_t s, bool restor
 
 Incarnation World::incarnation(WorkerId worker) const {
   return Incarnation(100 * (run_ + 1) + worker.value());
+}
+
+Incarnation World::incarnation_of_server(std::size_t server) const {
+  return Incarnation(100 * (run_ + 1) + 50 + server);
 }
 
 void World::broken(const std::string& what) const { throw SimulationError(what); }
@@ -292,6 +300,12 @@ void World::carry_out(std::size_t s, const server::Effects& effects) {
       });
     } else if (const auto* update = std::get_if<server::Apply>(&effect)) {
       apply(s, *update);
+    } else if (const auto* norms = std::get_if<server::SendNorms>(&effect)) {
+      send_norms(s, *norms);
+    } else if (const auto* step = std::get_if<server::StepTensor>(&effect)) {
+      step_tensor(s, *step);
+    } else if (const auto* ignored = std::get_if<server::Ignore>(&effect)) {
+      broken(fmt::format("server.{} ignored {}", s, ignored->why));
     } else if (const auto* late = std::get_if<server::FoldLate>(&effect)) {
       fold(s, *late);
     } else if (const auto* wake = std::get_if<server::WakeAt>(&effect)) {
@@ -325,13 +339,78 @@ void World::apply(std::size_t s, const server::Apply& update) {
           !server.applying.contains(step))
         broken(fmt::format("clock {} is applied without step {} of worker.{}, which was there",
                            update.clock.value(), step.clock.value(), step.worker.value()));
-  events_.soon(kCompute, [this, s] {
-    Server& now = servers_[s];
-    now.visible.merge(now.applying);
-    now.applying.clear();
-    for (const auto& send : std::exchange(now.answers, {})) send();
-    carry_out(s, now.core->apply_done(events_.now()));
-  });
+  server.clock = update.clock;
+  server.unstepped = norm_parts_;
+  if (norm_parts_ == 0) return events_.soon(kCompute, [this, s] { applied(s); });
+  for (server::LocalPartition part = 0; part < norm_parts_; ++part)
+    events_.soon(kCompute, [this, s, part] {
+      Server& now = servers_[s];
+      const NormSums sums = norms_of(s, part, now.clock, now.applying);
+      carry_out(s, now.core->part_summed(part, sums, events_.now()));
+    });
+}
+
+void World::applied(std::size_t s) {
+  Server& now = servers_[s];
+  now.visible.merge(now.applying);
+  now.applying.clear();
+  for (const auto& send : std::exchange(now.answers, {})) send();
+  carry_out(s, now.core->apply_done(events_.now()));
+}
+
+// --- norms: one tensor, of which every server has so many partitions -----------------------------
+
+server::NormConfig World::norm_config(std::size_t s) const {
+  server::NormConfig config{.patience = kNormPatience};
+  if (norm_parts_ == 0) return config;
+  server::NormConfig::Tensor tensor{.id = TensorId(0), .name = "table"};
+  for (server::LocalPartition part = 0; part < norm_parts_; ++part) tensor.parts.push_back(part);
+  for (std::size_t other = 0; other < server_count_; ++other) {
+    if (other == s) continue;
+    const ServerId id(static_cast<std::uint32_t>(other));
+    tensor.others.push_back(id);
+    config.servers[id] = incarnation_of_server(other);
+  }
+  config.tensors.push_back(std::move(tensor));
+  return config;
+}
+
+// A number that tells which update of which partition it is of.
+NormSums World::norms_of(std::size_t server, server::LocalPartition part, Clock clock,
+                         const std::set<StepId>& steps) const {
+  std::uint64_t mark = server * 2 + part;
+  const auto mix = [&](std::uint64_t value) { mark = (mark ^ value) * 0x9E3779B97F4A7C15 >> 7; };
+  mix(clock.value());
+  for (const StepId& step : steps) mix(step.worker.value() << 20 | step.clock.value());
+  NormSums sums;
+  sums.weights.add(1 + static_cast<double>(mark >> 20));
+  return sums;
+}
+
+void World::send_norms(std::size_t s, const server::SendNorms& message) {
+  const transport::Sender from{kJob, incarnation_of_server(s), static_cast<std::uint32_t>(s)};
+  const int copies = events_.chance(0.1) ? 2 : 1;
+  for (int i = 0; i < copies; ++i)
+    events_.soon(i == 0 ? kNetwork : kLateCopy, [this, from, message] {
+      const std::size_t to = message.to.value();
+      carry_out(to, servers_[to].core->norms(from, message.norms, events_.now()));
+    });
+}
+
+void World::step_tensor(std::size_t s, const server::StepTensor& step) {
+  Server& server = servers_[s];
+  if (step.parts.size() != norm_parts_ || server.unstepped != norm_parts_)
+    broken("a tensor steps twice, or in parts");
+  NormSums expected;
+  for (std::size_t other = 0; other < server_count_; ++other)
+    for (server::LocalPartition part = 0; part < norm_parts_; ++part)
+      expected.add(norms_of(other, part, server.clock, server.applying));
+  if (step.sums != expected)
+    broken(fmt::format("server.{} updates clock {} by norms of something else", s,
+                       server.clock.value()));
+  happened_.norms += server_count_ > 1 ? 1 : 0;
+  server.unstepped = 0;
+  events_.soon(kCompute, [this, s] { applied(s); });
 }
 
 bool World::cutting(const Server& server) const {

@@ -13,6 +13,7 @@
 //   late        what has come before a clock is applied is in by then, also what belongs to an
 //               earlier one
 //   one cut     where consistent = true is allowed, all servers answer a pull with the same updates
+//   norms       (lamb) the norms of a tensor on several servers are of one clock and the same steps
 //   progress    everybody who lives comes to the end
 #pragma once
 
@@ -43,7 +44,8 @@ struct WorldOptions {
 // What the schedules came by: a promise that nothing tried is not kept.
 struct Happened {
   std::uint64_t steps = 0, late = 0, folded = 0, checkpoints = 0, restarts = 0, deaths = 0,
-                widened = 0;  // pulls by a bound above LOW
+                widened = 0,  // pulls by a bound above LOW
+      norms = 0;              // of tensors on several servers
 };
 
 class World {
@@ -87,6 +89,8 @@ class World {
     std::map<WorkerId, Clock> most_ended;  // that abandoned step included which its death undid
     std::uint64_t view = 0;                // the news that it acts on
     std::uint64_t updates = 0;             // in this run
+    Clock clock;                           // of the update that runs
+    std::size_t unstepped = 0;             // partitions of it that wait for norms
     int stage = 0;                         // of the checkpoint, by those news
     std::map<std::string, Snapshot> snapshots;
   };
@@ -102,6 +106,7 @@ class World {
   [[noreturn]] void broken(const std::string& what) const;
   Incarnation incarnation(WorkerId worker) const;
   transport::Sender sender(const Worker& worker) const;
+  Incarnation incarnation_of_server(std::size_t server) const;
   std::vector<PartitionId> shard(std::size_t server) const;
 
   // The network.
@@ -121,6 +126,12 @@ class World {
   std::unique_ptr<server::Consistency> make_core(std::size_t server, bool restored);
   void carry_out(std::size_t server, const server::Effects& effects);
   void apply(std::size_t server, const server::Apply& apply);
+  void applied(std::size_t server);
+  server::NormConfig norm_config(std::size_t server) const;
+  NormSums norms_of(std::size_t server, server::LocalPartition part, Clock clock,
+                    const std::set<StepId>& steps) const;
+  void send_norms(std::size_t server, const server::SendNorms& norms);
+  void step_tensor(std::size_t server, const server::StepTensor& step);
   void add(std::size_t server, const server::Sum& sum, Clock clock);
   void check_weights(const Server& server, const server::Sum& sum) const;
   std::uint32_t samples_of(StepId step) const;
@@ -147,6 +158,7 @@ class World {
   server::CoreConfig::PlantedBugs bugs_;
   bool per_clock_;
   std::uint32_t quorum_ = 0;
+  std::size_t norm_parts_ = 0;  // lamb: partitions of each server that are parts of one tensor
   Grace grace_;
   std::uint32_t least_slabs_ = 1, slabs_ = 1;
   std::uint64_t run_ = 0;          // of the job: restarts so far

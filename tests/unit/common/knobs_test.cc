@@ -85,6 +85,22 @@ TEST_CASE_FIXTURE(Fixture, "a quorum goes with clocks, a grace time with a quoru
   CHECK(!knobs.set("grace_ms", "soon", "flag"));
 }
 
+TEST_CASE_FIXTURE(Fixture, "lamb needs whole clocks") {
+  REQUIRE(knobs.set("optimizer", "lamb", "flag"));
+  CHECK(error_of(settings.check()).find("set update = per_clock") != std::string::npos);
+  REQUIRE(knobs.set("update", "per_clock", "flag"));
+  CHECK(settings.check());
+  REQUIRE(knobs.set("quorum", "2", "flag"));
+  CHECK(error_of(settings.check()).find("set quorum = 0") != std::string::npos);
+}
+
+TEST_CASE_FIXTURE(Fixture, "lamb's trust ratio spares the names that weight decay spares") {
+  settings.optimizer.value = "lamb";
+  settings.weight_decay_skip = "*.bias";
+  CHECK(settings.decays("a.weight"));
+  CHECK_FALSE(settings.decays("a.bias"));
+}
+
 TEST_CASE_FIXTURE(Fixture, "what needs other members is refused") {
   settings.consistent = true;
   CHECK(settings.check_members(1, 4));

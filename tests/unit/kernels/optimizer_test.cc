@@ -139,7 +139,8 @@ struct Fp64 {
   // `g` is the mean gradient.
   void step(Optimizer optimizer, const Hyper& h, double g, std::uint64_t step) {
     const double rate = h.learning_rate, mu = h.momentum, b1 = h.beta1, b2 = h.beta2;
-    if (optimizer != Optimizer::kAdamW) g += static_cast<double>(h.weight_decay) * w;
+    const bool decoupled = optimizer == Optimizer::kAdamW || optimizer == Optimizer::kLamb;
+    if (!decoupled) g += static_cast<double>(h.weight_decay) * w;
     switch (optimizer) {
       case Optimizer::kSgd:
         w -= rate * g;
@@ -170,6 +171,7 @@ struct Fp64 {
         m += g * g;
         w -= rate * g / (std::sqrt(m) + h.epsilon);
         return;
+      case Optimizer::kLamb:  // with a trust ratio of 1; lamb_test.cc has the rest
       case Optimizer::kAdamW:
         w *= 1 - rate * h.weight_decay;
         [[fallthrough]];

@@ -25,6 +25,7 @@ struct CoreOptions {
   bool initialized = true;
   bool only_server = false;
   GradientCodec codec;
+  NormConfig norms;
   std::vector<std::uint64_t> elements{4, 4};
 };
 
@@ -40,7 +41,8 @@ class CoreFixture {
                       .slabs = options.slabs,
                       .minimal_slabs = options.minimal_slabs,
                       .only_server = options.only_server,
-                      .initialized = options.initialized};
+                      .initialized = options.initialized,
+                      .norms = options.norms};
     for (std::uint32_t p = 0; p < options.elements.size(); ++p)
       config.partitions.push_back({PartitionId(p), options.elements[p]});
     for (std::uint32_t w = 0; w < options.workers; ++w)

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <condition_variable>
 #include <cstring>
 #include <filesystem>
@@ -137,7 +138,7 @@ EngineConfig config_for(const std::string& checkpoint_dir, const std::string& re
   EngineConfig config{.server = ServerId(0),
                       .incarnation = Incarnation(1),
                       .job = kJob,
-                      .tensors = {{"w", {kPartitions * kElements}}},
+                      .tensors = {{"w", {kPartitions * kElements}, {}}},
                       .checkpoint_dir = checkpoint_dir,
                       .restore = restore,
                       .threads = 2};
@@ -172,11 +173,11 @@ EngineReport await(Engine& engine, const std::function<bool(const EngineReport&)
 }
 
 struct Server {
-  explicit Server(const EngineConfig& config, const std::string& fabric = "tcp") {
-    auto endpoint = open_endpoint(fabric);
-    address = endpoint->info().address;
-    engine = std::make_unique<Engine>(std::move(endpoint), config);
-  }
+  explicit Server(const EngineConfig& config, const std::string& fabric = "tcp")
+      : Server(config, open_endpoint(fabric)) {}
+  Server(const EngineConfig& config, std::unique_ptr<transport::Endpoint> endpoint)
+      : address(endpoint->info().address),
+        engine(std::make_unique<Engine>(std::move(endpoint), config)) {}
   std::vector<std::byte> address;
   std::unique_ptr<Engine> engine;
 };
@@ -306,6 +307,79 @@ std::vector<float> changes(FakeWorker& worker, const Server& server, std::uint64
     before = worker.values<float>(0)[0];
   }
   return taken;
+}
+
+// The second half of a tensor lies on another server.
+EngineConfig half_of_a_tensor(std::uint32_t server, const std::vector<std::byte>& other) {
+  EngineConfig config = config_for("");
+  config.server = ServerId(server);
+  config.incarnation = Incarnation(1 + server);
+  config.servers = 2;
+  config.tensors = {{"w", {2 * kPartitions * kElements}, {ServerId(1 - server)}}};
+  config.others[ServerId(1 - server)] = {Incarnation(2 - server), other};
+  for (EngineConfig::Partition& partition : config.partitions)
+    partition.begin += server * kPartitions * kElements;
+  config.settings.optimizer.value = "lamb";
+  config.settings.update.value = "per_clock";
+  config.settings.learning_rate = 0.1;
+  return config;
+}
+
+TEST_CASE("lamb: two servers update by the norms of the tensor that both have") {
+  std::string fabric;
+  SUBCASE("tcp") { fabric = "tcp"; }
+  SUBCASE("shm") { fabric = "shm"; }
+  CAPTURE(fabric);
+  auto first = open_endpoint(fabric), second = open_endpoint(fabric);
+  const auto first_address = first->info().address, second_address = second->info().address;
+  const EngineConfig configs[] = {half_of_a_tensor(0, second_address),
+                                  half_of_a_tensor(1, first_address)};
+  FakeWorker worker(fabric);
+  Server servers[] = {{configs[0], std::move(first)}, {configs[1], std::move(second)}};
+  float expected[] = {10.0f, 20.0f};
+  for (int s = 0; s < 2; ++s) {
+    servers[s].engine->view(view_for(worker, 1, configs[s].settings));
+    for (std::uint32_t p = 0; p < kPartitions; ++p)
+      std::ranges::fill(worker.values<float>(p), expected[s]);
+    worker.push(servers[s].address, 0, true);
+    worker.end(servers[s].address, 0, transport::Ending::kInitial);
+  }
+  std::uint32_t request = 0;
+  for (std::uint64_t clock = 0; clock < 3; ++clock) {
+    for (std::uint32_t p = 0; p < kPartitions; ++p)
+      std::ranges::fill(worker.values<Half>(p), to_half(2.0f));
+    for (const Server& server : servers) worker.push(server.address, clock, false);
+    for (const Server& server : servers)
+      worker.end(server.address, clock, transport::Ending::kCommit);
+    // Every change is 1 at a ratio of 1: the ratio is the root of the mean square of the weights.
+    const float ratio = std::sqrt((expected[0] * expected[0] + expected[1] * expected[1]) / 2);
+    for (int s = 0; s < 2; ++s) {
+      worker.pull(servers[s].address, clock + 1, ++request);
+      expected[s] -= 0.1f * ratio;
+      const float now = worker.values<float>(0)[0];
+      CHECK(now == doctest::Approx(expected[s]).epsilon(1e-5));
+      for (std::uint32_t p = 0; p < kPartitions; ++p) CHECK(all(worker.values<float>(p), now));
+    }
+  }
+}
+
+TEST_CASE("lamb: a server whose norms do not come is named, and the server gives up") {
+  auto silent = open_endpoint("tcp");
+  silent->start([](std::span<const std::byte>) {});
+  EngineConfig config = half_of_a_tensor(0, silent->info().address);
+  config.settings.transfer_timeout_ms = milliseconds(100);
+  config.settings.member_timeout_ms = milliseconds(10);
+  FakeWorker worker;
+  Server server(config);
+  server.engine->view(view_for(worker, 1, config.settings));
+  worker.push(server.address, 0, true);
+  worker.end(server.address, 0, transport::Ending::kInitial);
+  worker.push(server.address, 0, false);
+  worker.end(server.address, 0, transport::Ending::kCommit);
+  const EngineReport report =
+      await(*server.engine, [](const EngineReport& r) { return !r.fault.empty(); });
+  CHECK(report.fault.find("the update of clock 0 waited") != std::string::npos);
+  CHECK(report.fault.find("for server.1 (its part of the norms of 'w')") != std::string::npos);
 }
 
 TEST_CASE("N8: a learning rate that falls at step 10 changes step 11 by the new one") {

@@ -57,7 +57,8 @@ TEST_CASE("an optimizer costs the bytes a parameter that docs/optimizers.md says
         4);  // per_push, 2 workers
     const double bytes =
         static_cast<double>(layout.total_bytes()) / (kPartitionsHere * kElementsHere);
-    const bool two = kind.name == "adam" || kind.name == "adamw" || kind.name == "delayed_nesterov";
+    const bool two = kind.name == "adam" || kind.name == "adamw" || kind.name == "lamb" ||
+                     kind.name == "delayed_nesterov";
     const double documented = kind.name == "sgd" ? 16 : two ? 24 : 20;
     CHECK(bytes >= documented);
     CHECK(bytes < documented * 1.01);

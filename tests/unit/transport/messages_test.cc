@@ -64,6 +64,16 @@ Pulled some_pulled(std::size_t n) {
   return pulled;
 }
 
+Norms some_norms(std::size_t n) {
+  Norms norms{.clock = Clock(8)};
+  for (std::size_t i = 0; i < n; ++i) {
+    norms.entries.push_back({TensorId(static_cast<std::uint32_t>(i)), {}});
+    norms.entries.back().sums.weights.add(0.5 + static_cast<double>(i));
+    norms.entries.back().sums.changes.add(1e-30);
+  }
+  return norms;
+}
+
 std::vector<std::byte> state(std::size_t n) {
   std::vector<std::byte> bytes(n);
   for (std::size_t i = 0; i < n; ++i) bytes[i] = static_cast<std::byte>(i);
@@ -81,7 +91,8 @@ std::vector<Body> one_of_each() {
           Committed{Clock(7), Ending::kAbandon},
           some_pull(2),
           some_pulled(2),
-          Refused{Code::kRefused, "worker 3 is of another job"}};
+          Refused{Code::kRefused, "worker 3 is of another job"},
+          some_norms(2)};
 }
 
 void set(std::vector<std::byte>& bytes, std::size_t at, std::uint64_t value, std::size_t size) {
@@ -99,7 +110,7 @@ std::string error_of(const std::vector<std::byte>& bytes) {
 
 TEST_CASE("the header lies where the documentation says") {
   const auto bytes = encode(kSender, Committed{Clock(0x0A0B), Ending::kInitial});
-  const unsigned char expected[] = {'L',  'W',  'Y',  '1',  6,    0, 6,  0, 0x88, 0x77, 0x66,
+  const unsigned char expected[] = {'L',  'W',  'Y',  '1',  7,    0, 6,  0, 0x88, 0x77, 0x66,
                                     0x55, 0x44, 0x33, 0x22, 0x11, 9, 0,  0, 0,    0,    0,
                                     0,    0,    3,    0,    0,    0, 10, 0, 0,    0,    0x0B,
                                     0x0A, 0,    0,    0,    0,    0, 0,  5, 0};
@@ -151,6 +162,12 @@ TEST_CASE("fields of a push and a pull keep their values") {
   CHECK(pulled.total == 100);
   CHECK(pulled.entries.at(1).version == Version(2));
 
+  const auto norms = std::get<Norms>(decode(encode(kSender, some_norms(2)))->body);
+  CHECK(norms.clock == Clock(8));
+  CHECK(norms.entries.at(1).tensor == TensorId(1));
+  CHECK(norms.entries[1].sums == some_norms(2).entries[1].sums);
+  CHECK(norms.entries[1].sums.weights.value() == 1.5);
+
   const auto commit = std::get<Commit>(
       decode(encode(kSender, Commit{Clock(3), Ending::kAbandon, 32, state(5)}))->body);
   CHECK(commit.ending == Ending::kAbandon);
@@ -186,7 +203,8 @@ TEST_CASE("counts that lie are refused before anything is allocated") {
   const At cases[] = {{some_push(2), 32 + 41},
                       {PushTaken{Clock(1), {PartitionId(1)}}, 32 + 8},
                       {some_pull(2), 32 + 37},
-                      {some_pulled(2), 32 + 28}};
+                      {some_pulled(2), 32 + 28},
+                      {some_norms(2), 32 + 8}};
   for (const At& c : cases)
     for (const std::uint32_t lie : {0u, 1u, 3u, 0x10000u, 0x80000000u, 0xFFFFFFFFu}) {
       auto bytes = encode(kSender, c.body);
@@ -223,9 +241,9 @@ TEST_CASE("wrong values are refused by name") {
   CHECK(error_of(bytes).find("not a Leeway process") != std::string::npos);
   bytes = good;
   set(bytes, 4, 1, 2);
-  CHECK(error_of(bytes).find("wire version 1, this process 6") != std::string::npos);
+  CHECK(error_of(bytes).find("wire version 1, this process 7") != std::string::npos);
   CHECK(decode(bytes).error().code == Code::kUnsupported);
-  for (const std::uint64_t type : {0u, 10u, 65535u}) {
+  for (const std::uint64_t type : {0u, 11u, 65535u}) {
     bytes = good;
     set(bytes, 6, type, 2);
     CHECK(error_of(bytes).find("unknown type") != std::string::npos);
@@ -291,6 +309,7 @@ TEST_CASE("as many entries as promised fit a message, and not one more") {
     check(max_push_entries(limit, 2), some_push);
     check(max_pull_entries(limit, 1), some_pull);
     check(max_pulled_entries(limit), some_pulled);
+    check(max_norms_entries(limit), some_norms);
     check(max_push_taken_entries(limit), [](std::size_t n) {
       return PushTaken{Clock(1), std::vector<PartitionId>(n)};
     });
