@@ -20,7 +20,7 @@ namespace {
 // What memory copies make, roughly; for sharing work among rails.
 constexpr std::uint32_t kMegabits = 100'000;
 
-// Epoll tags; those of senders and receivers come after.
+// Epoll tags, beside Bell::kTag; those of senders and receivers come after.
 constexpr std::uint64_t kListenerTag = 1;
 constexpr std::uint64_t kRegistryTag = 2;
 

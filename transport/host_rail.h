@@ -6,8 +6,8 @@
 // read and written). The peer's whole part in a transfer is to give its memory once. Works wherever
 // both see the same abstract Unix sockets (host_identity.h), without any right to trace.
 //
-// An idle rail costs nothing: arm() leaves a mark in each incoming ring, and who writes then sends
-// a packet, which makes descriptor() readable.
+// An idle rail costs nothing: arm() leaves a mark in each incoming ring, and who writes then rings
+// the bell (host_bell.h), which makes descriptor() readable.
 #pragma once
 
 #include <array>

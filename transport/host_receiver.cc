@@ -48,7 +48,7 @@ bool HostReceiver::look(std::uint32_t events) {
     io = socket_->receive(packet, attached);
     if (io != Io::kDone) break;
     any = true;
-    if (const auto why = take(packet, attached)) {
+    if (const auto why = take(packet, std::move(attached))) {
       refuse(*why);
       return true;
     }
@@ -62,12 +62,11 @@ bool HostReceiver::look(std::uint32_t events) {
   return any;
 }
 
-std::optional<std::string> HostReceiver::take(const HostPacket& packet,
-                                              const FileDescriptor& attached) {
+std::optional<std::string> HostReceiver::take(const HostPacket& packet, FileDescriptor attached) {
   if (!ring_) return greet(packet, attached);
   switch (packet.kind) {
-    case HostPacket::Kind::kWake:
-      return std::nullopt;
+    case HostPacket::Kind::kBell:
+      return hang(std::move(attached));
     case HostPacket::Kind::kAsk:
       if (answer(packet.key) == Io::kGone) socket_.reset();
       return std::nullopt;
@@ -87,6 +86,15 @@ std::optional<std::string> HostReceiver::greet(const HostPacket& packet,
   auto ring = RingReader::open(attached.get());
   if (!ring) return ring.error().message;
   ring_.emplace(std::move(*ring));
+  return std::nullopt;
+}
+
+std::optional<std::string> HostReceiver::hang(FileDescriptor attached) {
+  if (bell_) return "it sent a second bell";
+  if (!attached) return "its bell did not arrive; when this goes on, raise `ulimit -n` here";
+  auto bell = Bell::hang(std::move(attached), socket_->epoll());
+  if (!bell) return "it sent something else in place of its bell";
+  bell_.emplace(std::move(*bell));
   return std::nullopt;
 }
 
@@ -120,6 +128,7 @@ void HostReceiver::refuse(const std::string& why) {
                socket_ ? socket_->process() : 0, why);
   socket_.reset();
   ring_.reset();
+  bell_.reset();
 }
 
 }  // namespace leeway::transport

@@ -11,6 +11,7 @@
 #include <unordered_set>
 
 #include "transport/file_descriptor.h"
+#include "transport/host_bell.h"
 #include "transport/host_registry.h"
 #include "transport/host_ring.h"
 #include "transport/host_socket.h"
@@ -37,14 +38,16 @@ class HostReceiver {
  private:
   using Io = HostSocket::Io;
   // Why the peer may not say that; nothing when it may.
-  std::optional<std::string> take(const HostPacket& packet, const FileDescriptor& attached);
+  std::optional<std::string> take(const HostPacket& packet, FileDescriptor attached);
   std::optional<std::string> greet(const HostPacket& packet, const FileDescriptor& attached);
+  std::optional<std::string> hang(FileDescriptor attached);
   Io answer(std::uint64_t key);
   void refuse(const std::string& why);
 
   HostRegistry& registry_;
   std::optional<HostSocket> socket_;  // until the peer is gone
   std::optional<RingReader> ring_;    // since it greeted
+  std::optional<Bell> bell_;          // wakes us when there is something in the ring
   std::unordered_set<std::uint64_t> given_;
 };
 

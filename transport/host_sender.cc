@@ -31,18 +31,21 @@ Result<std::unique_ptr<HostSender>> HostSender::make(std::string name, int epoll
   FileDescriptor descriptor;
   auto ring = RingWriter::make(descriptor);
   if (!ring) return tl::unexpected(std::move(ring).error());
+  auto bell = BellRope::make();
+  if (!bell) return tl::unexpected(std::move(bell).error());
   std::unique_ptr<HostSender> sender(
-      new HostSender(std::move(name), std::move(*ring), std::move(descriptor),
+      new HostSender(std::move(name), std::move(*ring), std::move(descriptor), std::move(*bell),
                      HostSocket(std::move(*socket), epoll, tag), finished));
   sender->connect();
   return sender;
 }
 
 HostSender::HostSender(std::string name, RingWriter ring, FileDescriptor ring_descriptor,
-                       HostSocket socket, std::vector<FinishedTicket>& finished)
+                       BellRope bell, HostSocket socket, std::vector<FinishedTicket>& finished)
     : name_(std::move(name)),
       ring_(std::move(ring)),
       ring_descriptor_(std::move(ring_descriptor)),
+      bell_(std::move(bell)),
       socket_(std::move(socket)),
       finished_(finished) {}
 
@@ -57,17 +60,26 @@ void HostSender::connect() {
     if (!socket_->trusted()) return broken("it runs as another user");
     state_ = State::kGreeting;
   }
-  const HostPacket hello{.kind = HostPacket::Kind::kHello,
-                         .number = kHostVersion,
-                         .key = kHostMagic,
-                         .size = kRingBytes};
-  const Io io = socket_->try_send(hello, ring_descriptor_);
-  if (io == Io::kTryAgain) return;
-  if (io == Io::kGone) return broken("it closed the connection");
-  ring_descriptor_.reset();
+  if (state_ == State::kGreeting) {
+    if (!greet({.kind = HostPacket::Kind::kHello,
+                .number = kHostVersion,
+                .key = kHostMagic,
+                .size = kRingBytes},
+               ring_descriptor_))
+      return;
+    ring_descriptor_.reset();
+    state_ = State::kHanging;
+  }
+  if (!greet({.kind = HostPacket::Kind::kBell}, bell_->descriptor())) return;
   state_ = State::kOpen;
   if (!socket_->watch()) return broken("epoll is out of memory");
   for (const auto& [key, memory] : remotes_) ask(key);
+}
+
+bool HostSender::greet(const HostPacket& packet, const FileDescriptor& attached) {
+  const HostSocket::Io io = socket_->try_send(packet, attached);
+  if (io == HostSocket::Io::kGone) broken("it closed the connection");
+  return io == HostSocket::Io::kDone;
 }
 
 Error HostSender::gone() const { return {Code::kUnavailable, why_gone_}; }
@@ -90,6 +102,7 @@ void HostSender::give_up(Code code, const std::string& why) {
   socket_.reset();
   ring_.reset();
   ring_descriptor_.reset();
+  bell_.reset();
 }
 
 Result<Rail::Post> HostSender::send(std::span<const std::byte> message, Ticket& ticket) {
@@ -108,7 +121,7 @@ Result<Rail::Post> HostSender::send(std::span<const std::byte> message, Ticket& 
     case RingWriter::Put::kDone:
       break;
   }
-  if (ring_->receiver_sleeps()) socket_->wake();
+  if (ring_->receiver_sleeps()) bell_->ring();
   finished_.push_back({&ticket, {}});
   return Rail::Post::kTaken;
 }
@@ -241,6 +254,7 @@ bool HostSender::took(const HostPacket& packet, FileDescriptor attached) {
       return true;
     }
     case HostPacket::Kind::kHello:
+    case HostPacket::Kind::kBell:
     case HostPacket::Kind::kAsk:
       break;
   }

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "transport/file_descriptor.h"
+#include "transport/host_bell.h"
 #include "transport/host_mapping.h"
 #include "transport/host_ring.h"
 #include "transport/host_socket.h"
@@ -60,7 +61,7 @@ class HostSender {
   void give_up(Code code, const std::string& why);
 
  private:
-  enum class State { kKnocking, kGreeting, kOpen, kGone };
+  enum class State { kKnocking, kGreeting, kHanging, kOpen, kGone };
 
   // A memory of the peer.
   struct Remote {
@@ -76,8 +77,10 @@ class HostSender {
     std::size_t copied = 0;
   };
 
-  HostSender(std::string name, RingWriter ring, FileDescriptor ring_descriptor, HostSocket socket,
-             std::vector<FinishedTicket>& finished);
+  HostSender(std::string name, RingWriter ring, FileDescriptor ring_descriptor, BellRope bell,
+             HostSocket socket, std::vector<FinishedTicket>& finished);
+  // Sends what there is to send before messages. False: not now, or it is gone.
+  bool greet(const HostPacket& packet, const FileDescriptor& attached);
   void ask(std::uint64_t key);
   // Its memory is known: takes its place in the line.
   void ready(Transfer transfer);
@@ -96,6 +99,7 @@ class HostSender {
   std::string why_gone_;
   std::optional<RingWriter> ring_;
   FileDescriptor ring_descriptor_;  // until the peer has been sent it
+  std::optional<BellRope> bell_;
   std::optional<HostSocket> socket_;
   std::unordered_map<std::uint64_t, std::shared_ptr<Remote>> remotes_;  // null: asked for
   std::deque<Transfer> ready_;

@@ -23,15 +23,16 @@ namespace leeway::transport {
 //
 //   kind    from      number          key             size              descriptor
 //   kHello  sender    kHostVersion    kHostMagic      kRingBytes        its ring
+//   kBell   sender                                                      its bell (host_bell.h)
 //   kAsk    sender                    of a memory
 //   kGive   receiver                  of a memory     bytes of it       the memory
 //   kRefuse receiver  HostRefusal     of a memory
 //   kRetire receiver                  of a memory: it is known no more
-//   kWake   both
+//   kWake   receiver: there is room in the ring
 //
 // "Sender" is who connected and puts messages into the ring.
 struct HostPacket {
-  enum class Kind : std::uint32_t { kHello = 1, kAsk, kGive, kRefuse, kRetire, kWake };
+  enum class Kind : std::uint32_t { kHello = 1, kAsk, kGive, kRefuse, kRetire, kWake, kBell };
 
   Kind kind{};
   std::uint32_t number = 0;
@@ -43,7 +44,7 @@ static_assert(sizeof(HostPacket) == 24);
 enum class HostRefusal : std::uint32_t { kUnknown, kNoDescriptors };
 
 inline constexpr std::uint64_t kHostMagic = 0x6c65657761790a01;
-inline constexpr std::uint32_t kHostVersion = 1;
+inline constexpr std::uint32_t kHostVersion = 2;
 
 // "leeway-" and 16 hexadecimal digits.
 std::string random_host_name();
@@ -74,6 +75,7 @@ class HostSocket {
   // Of the other side: true when it is our user or root.
   bool trusted() const noexcept;
   pid_t process() const noexcept;
+  int epoll() const noexcept { return epoll_; }
 
   // Sends it now, or, with what comes after it, when there is room. `attached` may be empty.
   Io post(const HostPacket& packet, FileDescriptor attached = {});

@@ -2,8 +2,10 @@
 // connection (HostReceiver, HostSender).
 //
 // The input is steps of { 1 what, 24 packet }: the lowest bit of `what` says to which end, the next
-// two what is attached (nothing, a good ring, memory that may shrink, memory that is too short).
+// two what is attached (nothing, a good ring, memory that may shrink, memory that is too short),
+// unless a later one has a bell attached.
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -55,6 +57,7 @@ void send_packet(int socket, const void* bytes, std::size_t size, int attached) 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const FileDescriptor attachments[] = {memory(kRingBytes, true), memory(kRingBytes, false),
                                                memory(100, true)};
+  static const FileDescriptor bell(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   FileDescriptor epoll(epoll_create1(EPOLL_CLOEXEC));
 
   HostRegistry registry;
@@ -86,7 +89,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::byte buffer[kRingMessage];
   for (; size >= 25; data += 25, size -= 25) {
     const int which = (data[0] >> 1) % 4;
-    const int attached = which == 0 ? -1 : attachments[which - 1].get();
+    const int attached = (data[0] & 32) != 0 ? bell.get()
+                         : which == 0        ? -1
+                                             : attachments[which - 1].get();
     HostPacket packet;
     std::memcpy(&packet, data + 1, sizeof packet);
     if ((data[0] & 8) != 0) packet.key = key;

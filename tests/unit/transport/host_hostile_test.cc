@@ -2,6 +2,7 @@
 // own connection, and nothing else happens.
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -270,14 +271,44 @@ TEST_CASE("hostile peer: a ring that changes while it is read") {
 
 TEST_CASE("hostile peer: packets that do not belong to a sender") {
   Besieged besieged;
-  for (const auto kind : {HostPacket::Kind::kHello, HostPacket::Kind::kGive,
-                          HostPacket::Kind::kRefuse, HostPacket::Kind::kRetire}) {
+  for (const auto kind :
+       {HostPacket::Kind::kHello, HostPacket::Kind::kGive, HostPacket::Kind::kRefuse,
+        HostPacket::Kind::kRetire, HostPacket::Kind::kWake}) {
     CAPTURE(static_cast<int>(kind));
     Intruder intruder(besieged.node);
     intruder.greet();
     intruder.send({.kind = kind}, intruder.ring_file);
     besieged.expect_thrown_out(intruder);
   }
+}
+
+TEST_CASE("hostile peer: bells that are none, and a second one") {
+  Besieged besieged;
+  const std::size_t descriptors = open_descriptors();
+  const HostPacket bell{.kind = HostPacket::Kind::kBell};
+  int pipes[2];
+  REQUIRE(pipe2(pipes, O_CLOEXEC) == 0);
+  const FileDescriptor reader(pipes[0]), writer(pipes[1]);
+  const FileDescriptor good(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)), none;
+  for (const FileDescriptor* attached : {&reader, &writer, &none}) {
+    Intruder intruder(besieged.node);
+    intruder.greet();
+    intruder.send(bell, *attached);
+    besieged.expect_thrown_out(intruder);
+  }
+  {
+    Intruder intruder(besieged.node);
+    intruder.greet();
+    intruder.send(bell, good);
+    intruder.send(bell, good);
+    besieged.expect_thrown_out(intruder);
+  }
+  CHECK(open_descriptors() == descriptors + 3);
+  // Nor does the bell of one that was thrown out wake anybody.
+  settle(besieged.node);
+  const std::uint64_t one = 1;
+  REQUIRE(write(good.get(), &one, sizeof one) == sizeof one);
+  CHECK(!readable(besieged.node, milliseconds(0)));
 }
 
 TEST_CASE("hostile peer: one that asks and asks and does not read the answers") {
