@@ -18,7 +18,7 @@ BENCHES = {
                      "--partition-mib", "1", "--servers", "2", "--workers", "2"],
     "adam-shm": ["pushpull", "--fabric", "shm", "--rounds", "1", "--model-mib", "4",
                      "--partition-mib", "1", "--workers", "2", "--optimizer", "adam"],
-    "contention-shm": ["contention", "--rounds", "1", "--model-mib", "4", "--partition-mib", "1"],
+    "contention-shm": ["contention", "--fabric", "shm", "--rounds", "1", "--model-mib", "4", "--partition-mib", "1"],
     "small-tcp": ["small", "--fabric", "tcp", "--rounds", "1"],
     "small-shm": ["small", "--fabric", "shm", "--rounds", "1"],
     "checksum-tcp": ["checksum", "--fabric", "tcp", "--rounds", "1"],

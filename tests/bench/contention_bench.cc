@@ -26,7 +26,7 @@ class Contention {
  public:
   Contention(const ContentionOptions& options, unsigned threads)
       : elements_((options.model_mib << 20) / sizeof(float)),
-        job_({.fabric = "shm",
+        job_({.fabric = options.fabric,
               .workers = 1 + kPullers,
               .elements = elements_,
               .partition_elements = (options.partition_mib << 20) / sizeof(float),
@@ -108,8 +108,9 @@ std::vector<Case> run_contention(const ContentionOptions& options) {
       processor.add(ours.processor, alone.processor);
       pulls.add(ours.pulls, pulls_alone);
     }
-    const std::string name = fmt::format("{} {} thread{} beside {} pulls", options.optimizer,
-                                         threads, threads == 1 ? "" : "s", kPullers);
+    const std::string name =
+        fmt::format("{} {} {} thread{} beside {} pulls", options.fabric, options.optimizer, threads,
+                    threads == 1 ? "" : "s", kPullers);
     cases.push_back(elapsed.summary(name + ", elapsed", "G params/s"));
     cases.push_back(processor.summary(name + ", processor", "G params/s"));
     cases.push_back(pulls.summary(name + ", the pulls", "GB/s"));

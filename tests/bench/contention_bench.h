@@ -23,7 +23,7 @@
 namespace leeway::bench {
 
 struct ContentionOptions {
-  std::string fabric = "shm";
+  std::string fabric = "tcp";
   int rounds = 7;
   std::size_t model_mib = 64;
   std::size_t partition_mib = 4;

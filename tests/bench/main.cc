@@ -69,8 +69,8 @@ int main(int argc, char** argv) {
                    "of each server, such as 20GiB; 0 = none")
       ->transform(CLI::AsSizeValue(false))
       ->capture_default_str();
-  CLI::App* contention = app.add_subcommand(
-      "contention", "the update of a shm job while two workers pull, over the update alone");
+  CLI::App* contention = with_fabric(
+      app.add_subcommand("contention", "the update while two workers pull, over the update alone"));
   ContentionOptions contended;
   contention->add_option("--model-mib", contended.model_mib, "MiB of FP32 weights")
       ->check(CLI::Range(1, 1 << 20))
@@ -112,6 +112,7 @@ int main(int argc, char** argv) {
     if (*checksum) cases = run_checksum({.fabric = fabric, .rounds = rounds});
     if (*latency) cases = run_latency({.fabric = fabric, .rounds = rounds});
     if (*contention) {
+      contended.fabric = fabric;
       contended.rounds = rounds;
       cases = run_contention(contended);
     }
