@@ -80,10 +80,12 @@ class Backend {
   virtual void softmax_cross_entropy(std::int64_t rows, std::int64_t classes, const Half* logits,
                                      const std::int32_t* labels, float gradient_scale,
                                      float* loss_sum, std::int32_t* correct, Half* dlogits) = 0;
-  // As kernels/cast.h; not_finite (one int32 on the device) is set to 1 when a result is not finite
-  // and else left alone.
+  // As kernels/cast.h, this and the next; not_finite (one int32 on the device) is set to 1 when a
+  // result is not finite and else left alone.
   virtual void scale_to_half(std::int64_t elements, const float* in, float scale, Half* out,
                              std::int32_t* not_finite) = 0;
+  virtual void convert(std::int64_t elements, const std::byte* in, Dtype from, std::byte* out,
+                       Dtype to) = 0;
   // As kernels/codec.h, of several pieces or parts at once; not_finite as above. Any codec but kF32
   // and kTopK.
   virtual void encode(const GradientCodec& codec, std::span<const EncodePiece> pieces, float scale,

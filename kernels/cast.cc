@@ -1,6 +1,8 @@
 #include "kernels/cast.h"
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "kernels/cpu_kernels.h"
 #include "kernels/scalar.h"
@@ -57,6 +59,17 @@ void widen(const std::byte* in, Dtype dtype, std::span<float> out) {
     std::memcpy(out.data(), in, out.size_bytes());
   else
     cpu_kernels().widen(in, out.size(), dtype, out.data());
+}
+
+void convert(std::size_t elements, const std::byte* in, Dtype from, std::byte* out, Dtype to) {
+  if (from == Dtype::kF32) return convert({reinterpret_cast<const float*>(in), elements}, to, out);
+  if (to == Dtype::kF32) return widen(in, from, {reinterpret_cast<float*>(out), elements});
+  float wide[1024];
+  for (std::size_t at = 0; at < elements; at += std::size(wide)) {
+    const std::span<float> some(wide, std::min(std::size(wide), elements - at));
+    widen(in + at * size_of(from), from, some);
+    convert(some, to, out + at * size_of(to));
+  }
 }
 
 }  // namespace leeway::kernels

@@ -18,5 +18,7 @@ bool scale_to_half(std::span<const float> in, float scale, Half* out);
 void convert(std::span<const float> in, Dtype dtype, std::byte* out);
 // out[i] = float(in[i]).
 void widen(const std::byte* in, Dtype dtype, std::span<float> out);
+// out[i] = to(float(in[i])): rounds once at most.
+void convert(std::size_t elements, const std::byte* in, Dtype from, std::byte* out, Dtype to);
 
 }  // namespace leeway::kernels

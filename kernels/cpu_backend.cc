@@ -71,6 +71,10 @@ class CpuBackend final : public Backend {
     if (!kernels_.scale_to_half(in, static_cast<std::size_t>(elements), scale, out))
       *not_finite = 1;
   }
+  void convert(std::int64_t elements, const std::byte* in, Dtype from, std::byte* out,
+               Dtype to) override {
+    kernels::convert(static_cast<std::size_t>(elements), in, from, out, to);
+  }
   void encode(const GradientCodec& codec, std::span<const EncodePiece> pieces, float scale,
               std::int32_t* not_finite) override {
     for (const EncodePiece& piece : pieces)

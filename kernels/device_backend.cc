@@ -39,6 +39,11 @@ void DeviceBackend::scale_to_half(std::int64_t elements, const float* in, float 
   kernels_.encode(stream_, Codec::kF16, {&all, 1}, scale, not_finite);
 }
 
+void DeviceBackend::convert(std::int64_t elements, const std::byte* in, Dtype from, std::byte* out,
+                            Dtype to) {
+  kernels_.convert(stream_, elements, in, from, out, to);
+}
+
 void DeviceBackend::encode(const GradientCodec& codec, std::span<const EncodePiece> pieces,
                            float scale, std::int32_t* not_finite) {
   kernels_.encode(stream_, codec.codec, pieces, scale, not_finite);

@@ -20,6 +20,8 @@ class DeviceBackend : public Backend {
   void softmax_cross_entropy(std::int64_t rows, std::int64_t classes, const Half* logits,
                              const std::int32_t* labels, float gradient_scale, float* loss_sum,
                              std::int32_t* correct, Half* dlogits) override;
+  void convert(std::int64_t elements, const std::byte* in, Dtype from, std::byte* out,
+               Dtype to) override;
   void encode(const GradientCodec& codec, std::span<const EncodePiece> pieces, float scale,
               std::int32_t* not_finite) override;
   void encode_top_k(const GradientCodec& codec, std::span<const TopKPart> parts,

@@ -15,8 +15,17 @@ namespace leeway::kernels::LEEWAY_DEVICE {
 
 const DeviceKernels& device_kernels() {
   static const DeviceKernels table{
-      update, encode, top_k_scratch_bytes, encode_top_k,  weighted_sum,  block_squares,
-      narrow, widen,  bias_activation,     relu_backward, bias_gradient, softmax_cross_entropy,
+      update,
+      encode,
+      top_k_scratch_bytes,
+      encode_top_k,
+      weighted_sum,
+      block_squares,
+      convert,
+      bias_activation,
+      relu_backward,
+      bias_gradient,
+      softmax_cross_entropy,
   };
   return table;
 }

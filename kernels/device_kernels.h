@@ -35,10 +35,8 @@ struct DeviceKernels {
   void (*weighted_sum)(Stream stream, std::int64_t elements, float a, const float* x, float b,
                        const float* y, float* out);
   void (*block_squares)(Stream stream, std::int64_t elements, const float* in, double* out);
-  // kF16 and kBf16.
-  void (*narrow)(Stream stream, std::int64_t elements, const float* in, Dtype dtype,
-                 std::byte* out);
-  void (*widen)(Stream stream, std::int64_t elements, const std::byte* in, Dtype dtype, float* out);
+  void (*convert)(Stream stream, std::int64_t elements, const std::byte* in, Dtype from,
+                  std::byte* out, Dtype to);
   void (*bias_activation)(Stream stream, std::int64_t rows, std::int64_t columns, const float* z,
                           const Half* bias, bool relu, Half* out);
   void (*relu_backward)(Stream stream, std::int64_t elements, const float* da,

@@ -25,8 +25,8 @@ void coupled(std::size_t rank, std::uint64_t step, std::span<const float> weight
 
 // Each member has a rail for the host's memory alone, and one that reaches GPUs, too.
 Weights train(std::optional<TrainingOptions::OnGpus> gpus, std::uint64_t seed,
-              const Hostility& mood, const std::string& codec = "f16") {
-  TrainingOptions options{.steps = 5, .codec = codec, .clip = 0.75f, .gpus = gpus};
+              const Hostility& mood, const std::string& codec = "f16", Dtype pull = Dtype::kF32) {
+  TrainingOptions options{.steps = 5, .codec = codec, .pull = pull, .clip = 0.75f, .gpus = gpus};
   options.open = [&, opened = std::uint64_t{0}]() mutable {
     std::vector<std::unique_ptr<transport::Rail>> rails;
     rails.push_back(std::make_unique<HostileRail>(std::make_unique<LoopbackRail>(),
@@ -82,6 +82,22 @@ TEST_CASE("training on GPUs in every codec: bit by bit what it is on the host") 
       CHECK(train(TrainingOptions::OnGpus{&cuda, path}, 0, {}, name) == host);
       CHECK(train(TrainingOptions::OnGpus{&cuda, path}, seed, Hostility::drawn(seed), name) ==
             host);
+    }
+  }
+}
+
+TEST_CASE("training on GPUs with weights of every type: bit by bit what it is on the host") {
+  for (const Dtype pull : {Dtype::kF32, Dtype::kF16, Dtype::kBf16}) {
+    CAPTURE(to_string(pull));
+    const Weights host = train(std::nullopt, 0, {}, "bf16", pull);
+    REQUIRE(host[0] == host[1]);
+    for (const GpuPath path : {GpuPath::kStaged, GpuPath::kDmabuf}) {
+      CAPTURE(static_cast<int>(path));
+      const std::uint64_t seed = fabric().seed + static_cast<std::uint64_t>(pull);
+      INFO("seed ", seed);
+      FakeCuda cuda;
+      CHECK(train(TrainingOptions::OnGpus{&cuda, path}, seed, Hostility::drawn(seed), "bf16",
+                  pull) == host);
     }
   }
 }

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "common/half.h"
+#include "kernels/cast.h"
 #include "kernels/emulation/emulated_kernels.h"
 #include "scheduler_types.h"  // generated
 #include "tests/unit/worker/fake_gpu_backend.h"
@@ -14,6 +15,16 @@ namespace {
 constexpr std::uint64_t kJob = 0x5701;
 constexpr std::int64_t kPartition = 300;
 constexpr std::chrono::seconds kPatience{20};
+
+// The CUDA kernels, emulated; under the thread sanitizer, to which each of their threads is one,
+// the host's.
+std::unique_ptr<kernels::Backend> open_kernels() {
+#if defined(__SANITIZE_THREAD__)
+  return kernels::open_cpu_backend();
+#else
+  return kernels::open_emulated_backend();
+#endif
+}
 
 float loss_scale(std::uint64_t step) { return static_cast<float>(1u << step % 4); }
 
@@ -36,7 +47,7 @@ TrainingCluster::TrainingCluster(const TrainingOptions& options) : options_(opti
   settings_.staleness.value = options.staleness;
   settings_.optimizer.value = "sgd";
   settings_.learning_rate = 1;
-  settings_.pull_dtype.value = "f32";
+  settings_.pull_dtype.value = to_string(options.pull);
   settings_.gradient_codec.value = options.codec;
   settings_.topk_fraction = 1.0 / 3;
   plan();
@@ -113,7 +124,7 @@ void TrainingCluster::plan() {
         {.self = {kJob, Incarnation(10 + worker->rank), static_cast<std::uint32_t>(worker->rank)},
          .servers = servers,
          .layout = worker->layout,
-         .pull_dtype = Dtype::kF32,
+         .pull_dtype = options_.pull,
          .codec = settings_.gradients(),
          .staleness = settings_.staleness});
   }
@@ -122,17 +133,16 @@ void TrainingCluster::plan() {
 void TrainingCluster::allocate(Worker& worker) {
   const GradientCodec codec = settings_.gradients();
   if (!options_.gpus) {
-    value_or_throw(worker.data->allocate(worker.layout, Dtype::kF32, codec, true));
+    value_or_throw(worker.data->allocate(worker.layout, options_.pull, codec, true));
     worker.host_gradients =
         worker::HostGradients::make(worker.layout, codec, worker.data->payloads());
     return;
   }
   transport::testing::FakeCuda& cuda = *options_.gpus->cuda;
   const transport::GpuPath path = options_.gpus->path;
-  worker.backend =
-      std::make_unique<worker::testing::FakeGpuBackend>(cuda, kernels::open_emulated_backend());
+  worker.backend = std::make_unique<worker::testing::FakeGpuBackend>(cuda, open_kernels());
   worker.gpu = value_or_throw(transport::Gpu::open(cuda.driver(), 0, worker.backend->stream()));
-  value_or_throw(worker.data->allocate_on(worker.gpu, path, worker.layout, Dtype::kF32, codec,
+  value_or_throw(worker.data->allocate_on(worker.gpu, path, worker.layout, options_.pull, codec,
                                           path == transport::GpuPath::kStaged));
   worker.gradients = value_or_throw(worker::DeviceGradients::make(
       *worker.backend, worker.gpu, worker.data->device_gradients(), worker.layout, codec));
@@ -141,11 +151,13 @@ void TrainingCluster::allocate(Worker& worker) {
 
 Status TrainingCluster::weights(Worker& worker, std::span<float> weights) const {
   if (!worker.gpu) {
-    std::memcpy(weights.data(), worker.data->weights().data(), weights.size_bytes());
+    kernels::widen(worker.data->weights().data(), options_.pull, weights);
     return {};
   }
   if (auto s = worker.gpu->before_program(); !s) return s;
-  worker.backend->download(weights.data(), worker.data->device_weights(), weights.size_bytes());
+  std::vector<std::byte> bytes(weights.size() * size_of(options_.pull));
+  worker.backend->download(bytes.data(), worker.data->device_weights(), bytes.size());
+  kernels::widen(bytes.data(), options_.pull, weights);
   return {};
 }
 

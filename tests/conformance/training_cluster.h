@@ -31,7 +31,8 @@ struct TrainingOptions {
   bool per_clock = true;
   std::uint64_t staleness = 0;
   std::string codec = "f16";  // of gradients; top-k takes a third
-  float clip = 1;             // every third step's gradient counts so much
+  Dtype pull = Dtype::kF32;
+  float clip = 1;  // every third step's gradient counts so much
   // Workers keep gradients and weights in GPUs that are none, which `cuda` drives.
   struct OnGpus {
     transport::testing::FakeCuda* cuda = nullptr;

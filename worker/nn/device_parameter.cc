@@ -33,14 +33,8 @@ void DeviceParameter::declare(Parameters& parameters, std::span<const float> ini
 const Half* DeviceParameter::as_half(std::span<const std::byte> weights, Dtype dtype) {
   if (dtype == Dtype::kF16) return reinterpret_cast<const Half*>(weights.data());
   half_.resize(elements_);
-  auto* out = reinterpret_cast<std::byte*>(half_.data());
-  if (dtype == Dtype::kF32) {
-    kernels::convert({reinterpret_cast<const float*>(weights.data()), elements_}, Dtype::kF16, out);
-  } else {
-    widened_.resize(elements_);
-    kernels::widen(weights.data(), dtype, widened_);
-    kernels::convert(widened_, Dtype::kF16, out);
-  }
+  kernels::convert(elements_, weights.data(), dtype, reinterpret_cast<std::byte*>(half_.data()),
+                   Dtype::kF16);
   return half_.data();
 }
 
@@ -51,14 +45,8 @@ Half* DeviceParameter::room_on_device() {
 
 const Half* DeviceParameter::as_half_on_device(const std::byte* weights, Dtype dtype) {
   if (dtype == Dtype::kF16) return reinterpret_cast<const Half*>(weights);
-  if (dtype != Dtype::kF32)
-    throw ConfigError(fmt::format(
-        "weights that are kept on the device come as f16 or f32, not {}: set pull_dtype",
-        to_string(dtype)));
-  if (not_finite_.bytes() == 0) not_finite_ = backend_.allocate(sizeof(std::int32_t));
-  backend_.scale_to_half(static_cast<std::int64_t>(elements_),
-                         reinterpret_cast<const float*>(weights), 1.0f, room_on_device(),
-                         not_finite_.as<std::int32_t>());
+  backend_.convert(static_cast<std::int64_t>(elements_), weights, dtype,
+                   reinterpret_cast<std::byte*>(room_on_device()), Dtype::kF16);
   return device_weights_.as<Half>();
 }
 

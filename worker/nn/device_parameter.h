@@ -45,11 +45,8 @@ class DeviceParameter {
 
   const Half* weights_ = nullptr;   // in the session, half_, or device_weights_
   std::vector<Half> half_;          // converted weights, where they do not travel as FP16
-  std::vector<float> widened_;      // on the way from bf16 to FP16
   bool kept_on_device_ = false;     // by the session, gradients too
   kernels::Buffer device_weights_;  // copied or converted
-  kernels::Buffer not_finite_;  // scale_to_half wants one; FP16 weights were checked as gradients
-
   kernels::Buffer gradient_;
   std::vector<float> host_gradient_;
 };

@@ -148,33 +148,46 @@ TEST_CASE("convert and widen copy FP32 and take empty spans") {
   CHECK(scale_to_half({}, 1.0f, nullptr));
 }
 
-TEST_CASE("the devices' casts give the CPU's bits") {
+TEST_CASE("every backend converts between all types with the scalar conversions' bits") {
   std::vector<float> values;
   const std::vector<float> all = interesting_floats();
   constexpr std::size_t kStride = 7;  // prime to the four kinds that alternate in the list
   for (std::size_t i = 0; i < all.size(); i += kStride) values.push_back(all[i]);
-  const auto count = static_cast<std::int64_t>(values.size());
-  for (DeviceBackend* device : device_backends()) {
-    CAPTURE(device->name());
-    const Buffer in = to_device(*device, values);
-    const Buffer out = device->allocate(values.size() * sizeof(Half));
-    device->kernels().narrow(device->stream(), count, in.as<float>(), Dtype::kF16,
-                             out.as<std::byte>());
-    const auto halves = to_host<Half>(*device, out, values.size());
-    const Buffer wide = device->allocate(values.size() * sizeof(float));
-    device->kernels().widen(device->stream(), count, out.as<std::byte>(), Dtype::kF16,
-                            wide.as<float>());
-    const auto floats = to_host<float>(*device, wide, values.size());
-    device->kernels().narrow(device->stream(), count, in.as<float>(), Dtype::kBf16,
-                             out.as<std::byte>());
-    const auto bfloats = to_host<Bfloat16>(*device, out, values.size());
-    std::size_t wrong = 0;
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      wrong += same_half(halves[i], to_half(values[i])) ? 0 : 1;
-      wrong += same_float(floats[i], to_float(halves[i])) ? 0 : 1;
-      wrong += bfloats[i] == to_bfloat16(values[i]) ? 0 : 1;
+  const auto element = [](const std::vector<std::byte>& bytes, Dtype dtype, std::size_t i) {
+    std::uint16_t bits = 0;
+    float value = 0;
+    if (dtype == Dtype::kF32)
+      std::memcpy(&value, bytes.data() + i * 4, 4);
+    else
+      std::memcpy(&bits, bytes.data() + i * 2, 2);
+    return dtype == Dtype::kF16    ? to_float(Half{bits})
+           : dtype == Dtype::kBf16 ? to_float(Bfloat16{bits})
+                                   : value;
+  };
+  const auto rounded = [](float value, Dtype dtype) {
+    return dtype == Dtype::kF16    ? to_float(to_half(value))
+           : dtype == Dtype::kBf16 ? to_float(to_bfloat16(value))
+                                   : value;
+  };
+  for (Backend* backend : backends()) {
+    CAPTURE(backend->name());
+    for (const Dtype from : {Dtype::kF32, Dtype::kF16, Dtype::kBf16}) {
+      std::vector<std::byte> in(values.size() * size_of(from));
+      convert(values, from, in.data());
+      const Buffer source = to_device(*backend, in);
+      for (const Dtype to : {Dtype::kF32, Dtype::kF16, Dtype::kBf16}) {
+        CAPTURE(to_string(from));
+        CAPTURE(to_string(to));
+        const Buffer out = backend->allocate(values.size() * size_of(to));
+        backend->convert(static_cast<std::int64_t>(values.size()), source.as<std::byte>(), from,
+                         out.as<std::byte>(), to);
+        const auto got = to_host<std::byte>(*backend, out, values.size() * size_of(to));
+        std::size_t wrong = 0;
+        for (std::size_t i = 0; i < values.size(); ++i)
+          wrong += same_float(element(got, to, i), rounded(rounded(values[i], from), to)) ? 0 : 1;
+        CHECK(wrong == 0);
+      }
     }
-    CHECK(wrong == 0);
   }
 }
 

@@ -80,6 +80,10 @@ class FakeGpuBackend final : public kernels::Backend {
                      std::int32_t* not_finite) override {
     run([=, this] { cpu_->scale_to_half(elements, here(in), scale, here(out), here(not_finite)); });
   }
+  void convert(std::int64_t elements, const std::byte* in, Dtype from, std::byte* out,
+               Dtype to) override {
+    run([=, this] { cpu_->convert(elements, here(in), from, here(out), to); });
+  }
   void encode(const GradientCodec& codec, std::span<const kernels::EncodePiece> pieces, float scale,
               std::int32_t* not_finite) override {
     std::vector<kernels::EncodePiece> there(pieces.begin(), pieces.end());

@@ -93,6 +93,29 @@ TEST_CASE("GPU: payloads with checksums, as the host sees them") {
   CHECK(gpu.job.servers[0].checksums() + gpu.job.servers[1].checksums() == 6);
 }
 
+TEST_CASE("GPU: of new weights, of any type, what changed alone is copied to the device") {
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBf16}) {
+    CAPTURE(to_string(dtype));
+    GpuJob gpu(dtype);
+    auto session = gpu.start();
+    gpu.step(*session, 0.5f);
+    REQUIRE(session->begin_step());
+    CHECK(gpu.weights(*session, gpu.job.a, 6) == Floats{0.5, 1.5, 2.5, 3.5, 4.5, 5.5});
+    CHECK(gpu.weights(*session, gpu.job.b, 3) == Floats{6.5, 7.5, 8.5});
+    const std::size_t before = gpu.cuda.copied_in();
+    // Somebody else's step, in one partition; this one is skipped.
+    gpu.job.servers[0].change(PartitionId(2), 1);
+    const float infinity = std::numeric_limits<float>::infinity();
+    gpu.push(*session, gpu.job.a, 6, infinity);
+    gpu.push(*session, gpu.job.b, 3, infinity);
+    CHECK(session->commit({}).skipped);
+    REQUIRE(session->begin_step());
+    CHECK(gpu.weights(*session, gpu.job.a, 6) == Floats{0.5, 1.5, 2.5, 3.5, 4.5, 5.5});
+    CHECK(gpu.weights(*session, gpu.job.b, 3) == Floats{7.5, 8.5, 9.5});
+    CHECK(gpu.cuda.copied_in() - before == 3 * size_of(dtype));
+  }
+}
+
 TEST_CASE("GPU: a gradient that is not finite is found on the device, and the step is skipped") {
   GpuJob gpu;
   auto session = gpu.start();

@@ -72,6 +72,12 @@ void FakeServer::withhold_taken(bool withhold) {
   });
 }
 
+void FakeServer::change(PartitionId partition, float add) {
+  const std::lock_guard lock(mutex_);
+  for (float& value : s_.masters[partition]) value += add;
+  s_.versions[partition] = s_.versions[partition].next();
+}
+
 void FakeServer::lag(std::uint64_t clocks) {
   on_thread([this, clocks] { s_.lag = clocks; });
 }

@@ -34,6 +34,8 @@ class FakeServer {
   void withhold_taken(bool withhold);
   void lag(std::uint64_t clocks);  // PULLED.slowest is so far behind from now on
   void refuse(std::string text);   // the next ending
+  // An update of this partition alone.
+  void change(PartitionId partition, float add);
 
   struct Ended {
     transport::Commit commit;

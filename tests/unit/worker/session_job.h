@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/cast.h"
 #include "tests/unit/worker/fake_gpu_backend.h"
 #include "tests/unit/worker/session_fake_scheduler.h"
 #include "tests/unit/worker/session_fake_server.h"
@@ -146,8 +147,11 @@ struct GpuJob {
     return session.commit({.samples = 32, .loss = 1});
   }
   Floats weights(Session& session, Parameter parameter, std::size_t elements) {
+    const Dtype dtype = session.weights_dtype();
+    std::vector<std::byte> bytes(elements * size_of(dtype));
+    backend.download(bytes.data(), session.device_weights(parameter), bytes.size());
     Floats values(elements);
-    backend.download(values.data(), session.device_weights(parameter), elements * sizeof(float));
+    kernels::widen(bytes.data(), dtype, values);
     return values;
   }
 

@@ -60,6 +60,10 @@ class SeparateMemory final : public kernels::Backend {
   void block_squares(std::int64_t elements, const float* in, double* out) override {
     cpu_->block_squares(elements, here(in), here(out));
   }
+  void convert(std::int64_t elements, const std::byte* in, Dtype from, std::byte* out,
+               Dtype to) override {
+    cpu_->convert(elements, here(in), from, here(out), to);
+  }
   void encode(const GradientCodec& codec, std::span<const kernels::EncodePiece> pieces, float scale,
               std::int32_t* not_finite) override {
     for (kernels::EncodePiece piece : pieces) {
