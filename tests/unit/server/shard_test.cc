@@ -119,6 +119,61 @@ TEST_CASE("each optimizer's bytes per parameter, and what delay compensation cos
   }
 }
 
+TEST_CASE(
+    "lamb: each tensor of a bundle has its own ratio, spared ones have 1, parts get the whole's") {
+  // A bundle of two tensors, a bundle that is spared, and a part of a tensor.
+  const ShardLayout layout({.elements = {160, 100, 2000},
+                            .state_arrays = 2,
+                            .pull_dtype = Dtype::kF32,
+                            .decays = {true, false, true},
+                            .tensors = {{{0, 70}, {96, 160}}, {{0, 100}}, {}}},
+                           1);
+  CHECK_FALSE(layout.part_of_tensor(0));
+  CHECK_FALSE(layout.part_of_tensor(1));
+  CHECK(layout.part_of_tensor(2));
+  Memory memory(layout);
+  Shard shard(layout, memory.blocks());
+  for (std::size_t p = 0; p < 3; ++p) {
+    fill_slab(memory, layout, p, 1.0f);
+    std::ranges::fill(shard.master(static_cast<LocalPartition>(p)), 4.0f);
+  }
+  std::ranges::fill(shard.master(0).first(70), 2.0f);
+  for (const std::size_t between : {70u, 95u}) {
+    shard.master(0)[between] = 0;
+    memory.slabs[layout.slab(0, 0).offset / 2 + between] = Half{};
+  }
+  constexpr kernels::Hyper kHyper{.learning_rate = 0.25f};
+  const std::vector<Sum> sums = one_gradient(3, 1.0f);
+  const auto near = [](std::span<const float> values, float wanted) {
+    return std::ranges::all_of(values,
+                               [&](float x) { return x == doctest::Approx(wanted).epsilon(1e-5); });
+  };
+  for (const LocalPartition p : {0, 1}) {
+    shard.begin_update(p);
+    shard.set_version(p, Version(1));
+    shard.update_partition(p, kernels::Optimizer::kLamb, kHyper, sums);
+    shard.end_update(p);
+  }
+  // The first step of every element is 1 at a ratio of 1: the ratio is the root mean square.
+  CHECK(near(shard.master(0).first(70), 1.5f));
+  CHECK(near(shard.master(0).subspan(96), 3.0f));
+  CHECK(near(shard.master(1), 3.75f));
+  for (const std::size_t between : {70u, 95u}) CHECK(shard.master(0)[between] == 0);
+
+  shard.begin_update(2);
+  shard.set_version(2, Version(1));
+  NormSums tensor = shard.sum_part(2, kHyper, sums[0]);
+  CHECK(near(shard.master(2), 4.0f));
+  for (int i = 0; i < 2000; ++i) tensor.changes.add(3.0);  // another part, of zeros
+  shard.step_part(2, kHyper, sums[0], tensor);
+  shard.end_update(2);
+  CHECK(near(shard.master(2), 3.5f));
+  const auto place = shard.begin_read(2).place;
+  float published = 0;
+  std::memcpy(&published, memory.published.data() + place.offset, sizeof(published));
+  CHECK(published == shard.master(2)[0]);
+}
+
 TEST_CASE("a gradient is corrected by the weights that its worker was given") {
   const ShardLayout layout(
       {.elements = {100}, .state_arrays = 0, .pull_dtype = Dtype::kF32, .remembered = 2}, 1);
