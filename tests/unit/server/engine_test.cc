@@ -367,8 +367,8 @@ TEST_CASE("lamb: a server whose norms do not come is named, and the server gives
   auto silent = open_endpoint("tcp");
   silent->start([](std::span<const std::byte>) {});
   EngineConfig config = half_of_a_tensor(0, silent->info().address);
-  config.settings.transfer_timeout_ms = milliseconds(100);
-  config.settings.member_timeout_ms = milliseconds(10);
+  config.settings.transfer_timeout_ms = milliseconds(3000);
+  config.settings.member_timeout_ms = milliseconds(30);
   FakeWorker worker;
   Server server(config);
   server.engine->view(view_for(worker, 1, config.settings));
