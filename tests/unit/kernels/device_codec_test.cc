@@ -2,8 +2,10 @@
 // addresses and the number of arrays in a call.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
-#include <cstring>
+#include <cstdint>
 #include <limits>
 #include <string>
 #include <utility>
@@ -152,7 +154,9 @@ TopK top_k_on(Backend& backend, const GradientCodec& codec,
 }
 
 bool same_floats(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+  return std::ranges::equal(
+      a, b, {}, [](float x) { return std::bit_cast<std::uint32_t>(x); },
+      [](float x) { return std::bit_cast<std::uint32_t>(x); });
 }
 
 void check_top_k(const GradientCodec& codec, const std::vector<std::vector<float>>& sums) {
