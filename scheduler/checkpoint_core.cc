@@ -20,12 +20,19 @@ std::uint64_t CheckpointCore::number_of(const std::string& id) {
   return error == std::errc() && end == id.data() + id.size() ? number : 0;
 }
 
-void CheckpointCore::begin(Purpose purpose, TimePoint now) {
+void CheckpointCore::begin(Purpose purpose, bool pause, TimePoint now) {
   LEEWAY_CHECK(!active());
-  stage_ = Stage::kHold;
   purpose_ = purpose;
   id_ = id_of(++number_);
-  started_ = now;
+  stage_ = Stage::kPause;
+  if (!pause) hold(now);
+}
+
+void CheckpointCore::pause_at(Clocks clocks) { clocks_ = std::move(clocks); }
+
+void CheckpointCore::hold(TimePoint now) {
+  stage_ = Stage::kHold;
+  holds_since_ = now;
 }
 
 void CheckpointCore::on_report(std::uint32_t server, const rpc::ServerReport& report) {
@@ -44,7 +51,9 @@ rpc::CheckpointOrder CheckpointCore::order() const {
   rpc::CheckpointOrder order;
   order.stage = rpc::CheckpointStage::NONE;
   if (stage_ == Stage::kIdle) return order;
-  order.stage = stage_ == Stage::kHold ? rpc::CheckpointStage::HOLD : rpc::CheckpointStage::CUT;
+  order.stage = stage_ == Stage::kPause  ? rpc::CheckpointStage::PAUSE
+                : stage_ == Stage::kHold ? rpc::CheckpointStage::HOLD
+                                         : rpc::CheckpointStage::CUT;
   order.id = id_;
   order.clocks = clocks_;
   return order;

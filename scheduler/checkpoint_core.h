@@ -19,7 +19,7 @@ namespace leeway::scheduler {
 class CheckpointCore {
  public:
   enum class Purpose { kPeriodic, kRequested, kStop, kFinal };
-  enum class Stage { kIdle, kHold, kCut, kCommit };
+  enum class Stage { kIdle, kPause, kHold, kCut, kCommit };
   using Clocks = std::map<std::int32_t, std::int64_t>;
 
   // Ids are numbers, counted on from `last_number` so that they sort by age.
@@ -29,14 +29,21 @@ class CheckpointCore {
   // 0 when the id is not one of ours.
   static std::uint64_t number_of(const std::string& id);
 
-  void begin(Purpose purpose, TimePoint now);
+  // `pause`: workers stand still for it, so it begins with PAUSE.
+  void begin(Purpose purpose, bool pause, TimePoint now);
+  // Workers stop before these clocks, not at once.
+  void pause_at(Clocks clocks);
+  // They all stand.
+  void hold(TimePoint now);
   void on_report(std::uint32_t server, const rpc::ServerReport& report);
 
   bool active() const { return stage_ != Stage::kIdle; }
   Stage stage() const { return stage_; }
   Purpose purpose() const { return purpose_; }
   const std::string& id() const { return id_; }
-  TimePoint started() const { return started_; }
+  TimePoint holds_since() const { return holds_since_; }
+  // What workers are to stop before, or servers to apply.
+  const Clocks& clocks() const { return clocks_; }
   // What the first server that could not write said.
   const std::optional<std::string>& error() const { return error_; }
   rpc::CheckpointOrder order() const;
@@ -64,7 +71,7 @@ class CheckpointCore {
   Purpose purpose_ = Purpose::kPeriodic;
   std::string id_;
   Clocks clocks_;
-  TimePoint started_{};
+  TimePoint holds_since_{};
   std::optional<std::string> error_;
 };
 

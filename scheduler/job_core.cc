@@ -98,7 +98,8 @@ Status JobCore::report(const rpc::Caller& who, const rpc::WorkerReport& report, 
   if (!seat) return tl::unexpected(std::move(seat.error()));
   if (who.role != rpc::Role::WORKER)
     return fail(Code::kInvalidArgument, "a worker's report must come from a worker");
-  members_.hear(**seat, report, now);
+  // What it said with its end stands: a report from before may come later.
+  if ((*seat)->who.state != rpc::MemberState::FINISHED) members_.hear(**seat, report, now);
   advance(now);
   return {};
 }

@@ -90,6 +90,12 @@ class JobCore {
   bool checkpoint_due() const;
   void begin_checkpoint(CheckpointCore::Purpose purpose, TimePoint now);
   CheckpointCore::Clocks cut_clocks() const;
+  bool keeps_residuals() const;  // each worker does
+  void pause_workers(TimePoint now);
+  std::optional<storage::ManifestResidual> residual_of(const Seat& seat) const;
+  bool residuals_kept() const;
+  std::optional<std::string> residual_error() const;
+  void name_residuals(storage::Manifest& manifest);
   void free_places_of_the_dead(storage::Manifest& manifest) const;
   void abort_checkpoint(const std::string& why);
   void close_outcome(const std::string& id, Status status);

@@ -30,7 +30,7 @@ void JobCore::tick(TimePoint now) {
     fail_job(fmt::format("not everybody came within start_timeout_ms = {}: {}",
                          settings_.start_timeout_ms.count(), who_is_missing()));
   if (checkpoint_.stage() == CheckpointCore::Stage::kHold &&
-      now - checkpoint_.started() > kHoldDeadline)
+      now - checkpoint_.holds_since() > kHoldDeadline)
     abort_checkpoint(fmt::format("{} did not hold within {} s", checkpoint_.not_held(),
                                  kHoldDeadline.count() / 1000));
   advance(now);
@@ -205,15 +205,21 @@ void JobCore::advance_checkpoint(TimePoint now) {
     abort_checkpoint(*checkpoint_.error());
     if (over()) return;
   }
+  if (const auto error = residual_error()) {
+    abort_checkpoint(*error);
+    if (over()) return;
+  }
+  if (checkpoint_.stage() == Stage::kPause) pause_workers(now);
   // Whoever died is resolved first: what counts of it must be the same on every server.
   if (checkpoint_.stage() == Stage::kHold && checkpoint_.all_held() &&
       !any_worker(rpc::MemberState::RESOLVING)) {
     checkpoint_.cut(cut_clocks());
     touch();
   }
-  if (checkpoint_.stage() == Stage::kCut && checkpoint_.all_durable()) {
+  if (checkpoint_.stage() == Stage::kCut && checkpoint_.all_durable() && residuals_kept()) {
     storage::Manifest manifest = manifest_of(plan_, settings_);
     checkpoint_.commit(manifest);
+    name_residuals(manifest);
     if (any_worker(rpc::MemberState::LIVE)) free_places_of_the_dead(manifest);
     effects_.commit = std::move(manifest);
   }
@@ -243,6 +249,10 @@ CheckpointCore::Clocks JobCore::cut_clocks() const {
     if (seat.who.state == rpc::MemberState::DEAD) clock = std::min(clock, seat.who.final_clock);
     // At the end everything that was committed can be applied, also where it was not yet.
     if (ended_) clock = seat.who.final_clock;
+    // Where they stand, all of it committed: their residuals are of that clock.
+    if (!keeps_residuals()) continue;
+    if (seat.live()) clock = seat.worker.clock;
+    if (seat.who.state == rpc::MemberState::FINISHED) clock = seat.who.final_clock;
   }
   return clocks;
 }
@@ -295,7 +305,7 @@ void JobCore::begin_checkpoint(CheckpointCore::Purpose purpose, TimePoint now) {
     next_checkpoint_ =
         std::max(next_checkpoint_, (slowest_applied().value_or(0) / every + 1) * every);
   }
-  checkpoint_.begin(purpose, now);
+  checkpoint_.begin(purpose, keeps_residuals() && any_worker(rpc::MemberState::LIVE), now);
   touch();
 }
 

@@ -174,6 +174,7 @@ Result<rpc::Plan> ModelCore::plan(std::uint32_t servers, std::uint32_t workers) 
       progress.clock = static_cast<std::int64_t>(it->second.clock.value());
       progress.state.assign(reinterpret_cast<const char*>(it->second.state.data()),
                             it->second.state.size());
+      progress.residual = it->second.residual.has_value();
     }
     plan.progress[static_cast<std::int32_t>(id)] = progress;
   }

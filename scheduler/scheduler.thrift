@@ -53,6 +53,7 @@ struct Partition {
 struct WorkerProgress {
   1: i64 clock,               // steps done
   2: binary state,            // what it gave with its last commit
+  3: bool residual,           // the checkpoint holds its residual (gradient_codec = topk)
 }
 
 // The model as it lies on the servers. Fixed for a run of the job.
@@ -91,7 +92,10 @@ struct Member {
 // A checkpoint in the making. HOLD: servers stop applying at a step boundary and report how far each
 // worker's steps are applied. CUT: `clocks` is the largest of the reports; servers apply up to it,
 // snapshot, go on, and write in the background.
-enum CheckpointStage { NONE = 0, HOLD = 1, CUT = 2 }
+// Workers that keep a residual are to be asked first, since what it was at a step that is done is not
+// known any more: PAUSE: each stops between two steps, with `clocks` before that one, and stays until
+// CUT, where the clocks are those at which they stopped; then it keeps its residual and goes on.
+enum CheckpointStage { NONE = 0, HOLD = 1, CUT = 2, PAUSE = 3 }
 struct CheckpointOrder { 1: CheckpointStage stage, 2: string id, 3: map<i32, i64> clocks }
 
 struct View {
@@ -105,6 +109,9 @@ struct View {
   8: i32 initializer,    // the worker that pushes the initial values; -1 when restored or done
 }
 
+// A residual that a worker has on disk, or why it has not.
+struct KeptResidual { 1: string digest, 2: i64 bytes, 3: string error }
+
 // What a worker says of itself with each heartbeat; all counts since its start.
 struct WorkerReport {
   1: i64 clock, 2: i64 samples, 3: i64 skipped_steps,
@@ -115,6 +122,8 @@ struct WorkerReport {
   11: double seconds_waiting,     // in begin_step, for weights
   12: double seconds_loading,     // for the data loader
   13: map<string, double> metrics, // the program's own (test_accuracy)
+  14: string paused,              // the checkpoint for which it stands still at `clock`
+  15: map<string, KeptResidual> residuals, // by checkpoint; by "end-INCARNATION" the last of all
 }
 
 struct ServerReport {

@@ -11,8 +11,7 @@ namespace leeway::server {
 
 CheckpointWriter::CheckpointWriter(const std::string& checkpoint_dir, ServerId server,
                                    std::vector<CheckpointPart> parts, Callbacks callbacks)
-    : checkpoint_dir_(checkpoint_dir),
-      parts_(std::move(parts)),
+    : parts_(std::move(parts)),
       callbacks_(std::move(callbacks)),
       store_(value_or_throw(storage::ShardStore::open(checkpoint_dir, server))),
       thread_([this](const std::stop_token& stop) {
@@ -104,11 +103,7 @@ Status CheckpointWriter::write_parts(storage::ShardWriter& writer, Snapshot& sna
 
 // Shards of checkpoints that the scheduler has forgotten meanwhile; this one it does not know yet.
 void CheckpointWriter::prune(const std::string& newest) {
-  std::vector<std::string> keep{newest};
-  auto reader = storage::CheckpointReader::open(checkpoint_dir_);
-  if (!reader) return;  // no manifest yet
-  for (const storage::Manifest& manifest : (*reader)->manifests()) keep.push_back(manifest.id);
-  if (const Status pruned = store_->prune(keep); !pruned)
+  if (const Status pruned = store_->prune_uncommitted(newest); !pruned)
     log::warning("old checkpoints stay on disk: {}", pruned.error().message);
 }
 

@@ -57,7 +57,6 @@ class CheckpointWriter {
   Status write_parts(storage::ShardWriter& writer, Snapshot& snapshot, const std::stop_token& stop);
   void prune(const std::string& newest);
 
-  const std::string checkpoint_dir_;
   const std::vector<CheckpointPart> parts_;
   const Callbacks callbacks_;
   std::unique_ptr<storage::ShardStore> store_;

@@ -43,10 +43,6 @@ std::vector<transport::Bundle> bundles_of(const EngineConfig& config) {
 }
 
 ShardLayout layout_of(const EngineConfig& config, const std::vector<transport::Bundle>& bundles) {
-  if (config.settings.gradients().codec == Codec::kTopK && !config.checkpoint_dir.empty())
-    throw ConfigError(
-        "gradient_codec = topk keeps at each worker what it has not sent yet, which checkpoints do "
-        "not hold: train without a checkpoint directory, or with another codec");
   if (auto fits = config.settings.check_members(config.servers,
                                                 static_cast<std::uint32_t>(config.workers.size()));
       !fits)

@@ -80,9 +80,33 @@ class RocksCheckpointReader : public CheckpointReader {
   Status verify(const Manifest& manifest) const override {
     if (Status good = check_manifest(manifest); !good) return good;
     for (std::uint32_t server = 0; server < manifest.shard_digests.size(); ++server) {
-      Status verified = with_shard(
-          manifest, server, [&](const ShardReader& shard) { return shard.verify(manifest); });
+      Status verified = with_shard(manifest, ServerId(server), [&](const ShardReader& shard) {
+        return shard.verify(manifest);
+      });
       if (!verified) return verified;
+    }
+    for (const auto& [rank, worker] : manifest.workers) {
+      if (!worker.residual) continue;
+      const Manifest residual = residual_of(manifest, WorkerId(rank));
+      Status verified = with_shard(manifest, WorkerId(rank), [&](const ShardReader& shard) {
+        return shard.verify(residual);
+      });
+      if (!verified) return verified;
+    }
+    return {};
+  }
+
+  Status read_residual(const Manifest& manifest, WorkerId worker, std::uint32_t tensor,
+                       std::span<float> out) const override {
+    const Manifest residual = residual_of(manifest, worker);
+    const Result<std::vector<Piece>> pieces =
+        find_pieces(residual, tensor, ArrayKind::kMaster, 0, out);
+    if (!pieces) return tl::unexpected(pieces.error());
+    for (const Piece& piece : *pieces) {
+      Status read = with_shard(manifest, worker, [&](const ShardReader& shard) {
+        return shard.read(residual, piece.partition, ArrayKind::kResidual, piece.begin, piece.out);
+      });
+      if (!read) return read;
     }
     return {};
   }
@@ -154,18 +178,18 @@ class RocksCheckpointReader : public CheckpointReader {
   }
 
   Status read_piece(const Manifest& manifest, ArrayKind kind, const Piece& piece) const {
-    return with_shard(manifest, manifest.partitions[piece.partition].server,
+    return with_shard(manifest, ServerId(manifest.partitions[piece.partition].server),
                       [&](const ShardReader& shard) {
                         return shard.read(manifest, piece.partition, kind, piece.begin, piece.out);
                       });
   }
 
   // A shard that lacks something may have been opened before it was written: one more look.
-  template <typename Use>
-  Status with_shard(const Manifest& manifest, std::uint32_t server, Use use) const {
+  template <typename Owner, typename Use>
+  Status with_shard(const Manifest& manifest, Owner owner, Use use) const {
     std::shared_ptr<const ShardReader> stale;
     for (;;) {
-      Result<std::shared_ptr<const ShardReader>> shard = open_shard(server, stale);
+      Result<std::shared_ptr<const ShardReader>> shard = open_shard(owner, stale);
       if (!shard)
         return fail(shard.error().code == Code::kNotFound ? Code::kDataLoss : shard.error().code,
                     fmt::format("checkpoint '{}': {}", manifest.id, shard.error().message));
@@ -176,12 +200,13 @@ class RocksCheckpointReader : public CheckpointReader {
     }
   }
 
+  template <typename Owner>
   Result<std::shared_ptr<const ShardReader>> open_shard(
-      std::uint32_t server, const std::shared_ptr<const ShardReader>& stale) const {
+      Owner owner, const std::shared_ptr<const ShardReader>& stale) const {
     const std::lock_guard lock(mutex_);
-    std::shared_ptr<const ShardReader>& shard = shards_[server];
+    std::shared_ptr<const ShardReader>& shard = shards_[shard_directory(directory_, owner)];
     if (shard && shard != stale) return shard;
-    Result<std::shared_ptr<const ShardReader>> opened = ShardReader::open(directory_, server);
+    Result<std::shared_ptr<const ShardReader>> opened = ShardReader::open(directory_, owner);
     if (!opened) return opened;
     shard = *opened;
     return shard;
@@ -190,7 +215,8 @@ class RocksCheckpointReader : public CheckpointReader {
   const std::string directory_;
   const std::vector<Manifest> manifests_;
   mutable std::mutex mutex_;
-  mutable std::map<std::uint32_t, std::shared_ptr<const ShardReader>> shards_;  // guarded by mutex_
+  // By directory; guarded by mutex_.
+  mutable std::map<std::string, std::shared_ptr<const ShardReader>> shards_;
 };
 
 }  // namespace

@@ -2,6 +2,9 @@
 //
 //   manifest/      the scheduler's RocksDB: which checkpoints are committed, and what is in each
 //   server-NNN/    one RocksDB per server: the shards it wrote
+//   worker-NNN/    one RocksDB per worker that keeps a residual (gradient_codec = topk): what it
+//   had
+//                  not sent yet, a shard in form
 //
 // A shard is written as one SST file in key order and ingested, so that a checkpoint costs what raw
 // writes cost; a half-written one leaves no key behind. Only what the manifest names exists: shards
@@ -27,7 +30,7 @@
 namespace leeway::storage {
 
 // Which FP32 array of a partition.
-enum class ArrayKind : std::uint8_t { kMaster = 0, kState0 = 1, kState1 = 2 };
+enum class ArrayKind : std::uint8_t { kMaster = 0, kState0 = 1, kState1 = 2, kResidual = 3 };
 
 struct ManifestTensor {
   std::string name;
@@ -41,9 +44,16 @@ struct ManifestPartition {
   std::uint32_t server = 0;  // whose store has it
 };
 
+// A worker's residual at the cut, in that worker's store.
+struct ManifestResidual {
+  std::string shard;   // its id there
+  std::string digest;  // what its ShardWriter::finish returned
+};
+
 struct ManifestWorker {
   Clock clock;
   std::vector<std::byte> state;
+  std::optional<ManifestResidual> residual;
 };
 
 // All that makes a committed checkpoint. Tensors in name order, partitions in tensor order, then
@@ -88,17 +98,21 @@ class ShardWriter {
   virtual Result<Finished> finish() = 0;  // durable when it returns
 };
 
-// A server's own store, open for writing while the server lives.
+// The store of one server or worker, open for writing while it lives.
 class ShardStore {
  public:
   static Result<std::unique_ptr<ShardStore>> open(const std::string& checkpoint_dir,
                                                   ServerId server);
+  static Result<std::unique_ptr<ShardStore>> open(const std::string& checkpoint_dir,
+                                                  WorkerId worker);
   virtual ~ShardStore() = default;
   // Checks free disk space for `expected_bytes` first.
   virtual Result<std::unique_ptr<ShardWriter>> begin(const std::string& checkpoint_id,
                                                      std::uint64_t expected_bytes) = 0;
-  // Deletes every shard whose checkpoint is not in `keep`.
+  // Deletes every shard that is not in `keep`.
   virtual Status prune(const std::vector<std::string>& keep) = 0;
+  // Deletes every shard that no committed checkpoint names, but this one.
+  virtual Status prune_uncommitted(const std::string& but) = 0;
 };
 
 // Reads committed checkpoints; works beside a running job. Thread-safe.
@@ -112,6 +126,9 @@ class CheckpointReader {
   // and servers they were saved in. Every record's checksum is verified on the way.
   virtual Status read(const Manifest& manifest, std::uint32_t tensor, ArrayKind kind,
                       std::uint64_t begin, std::span<float> out) const = 0;
+  // Fills `out` with the whole of a tensor's residual. The worker has one in the manifest.
+  virtual Status read_residual(const Manifest& manifest, WorkerId worker, std::uint32_t tensor,
+                               std::span<float> out) const = 0;
   // Reads and checks everything: records, shard digests, nothing missing, nothing of another
   // checkpoint. The error names what is damaged.
   virtual Status verify(const Manifest& manifest) const = 0;

@@ -8,6 +8,7 @@
 //   "state_arrays": integer               0..2 optimizer arrays beside the masters
 //   "settings": {name: text, ...}
 //   "workers": [[rank, clock, "state in hex"], ...]
+//   "residuals": [[rank, "shard", "digest"], ...]       of workers above; absent without any
 //   "shard_digests": [string, ...]        by server
 //   "bytes": integer
 #include "storage/manifest_codec.h"
@@ -92,6 +93,12 @@ Manifest decode_fields(const Json& json) {
   for (const Json& w : json.at("workers").get_ref<const Json::array_t&>())
     manifest.workers[number<std::uint32_t>(row<3>(w)[0])] = {Clock(number<std::uint64_t>(w[1])),
                                                              from_hex(w[2].get<std::string>())};
+  if (const auto residuals = json.find("residuals"); residuals != json.end())
+    for (const Json& r : residuals->get_ref<const Json::array_t&>()) {
+      const auto worker = manifest.workers.find(number<std::uint32_t>(row<3>(r)[0]));
+      if (worker == manifest.workers.end()) throw Malformed("a residual is of no worker");
+      worker->second.residual = {r[1].get<std::string>(), r[2].get<std::string>()};
+    }
   for (const Json& digest : json.at("shard_digests").get_ref<const Json::array_t&>())
     manifest.shard_digests.push_back(digest.get<std::string>());
   manifest.bytes = number<std::uint64_t>(json.at("bytes"));
@@ -110,17 +117,22 @@ Result<std::string> encode_manifest(const Manifest& manifest) {
   Json workers = Json::array();
   for (const auto& [rank, worker] : manifest.workers)
     workers.push_back(Json::array({rank, worker.clock.value(), to_hex(worker.state)}));
-  const Json json = {{"leeway_manifest", kVersion},
-                     {"id", manifest.id},
-                     {"created_unix_s", manifest.created_unix_s},
-                     {"tensors", std::move(tensors)},
-                     {"partitions", std::move(partitions)},
-                     {"state_arrays", manifest.state_arrays},
-                     {"updates", manifest.updates},
-                     {"settings", Json(manifest.settings)},
-                     {"workers", std::move(workers)},
-                     {"shard_digests", manifest.shard_digests},
-                     {"bytes", manifest.bytes}};
+  Json residuals = Json::array();
+  for (const auto& [rank, worker] : manifest.workers)
+    if (worker.residual)
+      residuals.push_back(Json::array({rank, worker.residual->shard, worker.residual->digest}));
+  Json json = {{"leeway_manifest", kVersion},
+               {"id", manifest.id},
+               {"created_unix_s", manifest.created_unix_s},
+               {"tensors", std::move(tensors)},
+               {"partitions", std::move(partitions)},
+               {"state_arrays", manifest.state_arrays},
+               {"updates", manifest.updates},
+               {"settings", Json(manifest.settings)},
+               {"workers", std::move(workers)},
+               {"shard_digests", manifest.shard_digests},
+               {"bytes", manifest.bytes}};
+  if (!residuals.empty()) json["residuals"] = std::move(residuals);
   std::string text;
   try {
     text = json.dump();

@@ -14,7 +14,8 @@ class DB;
 namespace leeway::storage {
 
 std::string manifest_directory(const std::string& checkpoint_dir);
-std::string shard_directory(const std::string& checkpoint_dir, std::uint32_t server);
+std::string shard_directory(const std::string& checkpoint_dir, ServerId server);
+std::string shard_directory(const std::string& checkpoint_dir, WorkerId worker);
 
 // Every manifest in `db`, oldest first.
 Result<std::vector<Manifest>> list_manifests(rocksdb::DB& db, const std::string& directory);

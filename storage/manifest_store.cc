@@ -166,8 +166,12 @@ std::string manifest_directory(const std::string& checkpoint_dir) {
   return checkpoint_dir + "/manifest";
 }
 
-std::string shard_directory(const std::string& checkpoint_dir, std::uint32_t server) {
-  return fmt::format("{}/server-{:03}", checkpoint_dir, server);
+std::string shard_directory(const std::string& checkpoint_dir, ServerId server) {
+  return fmt::format("{}/server-{:03}", checkpoint_dir, server.value());
+}
+
+std::string shard_directory(const std::string& checkpoint_dir, WorkerId worker) {
+  return fmt::format("{}/worker-{:03}", checkpoint_dir, worker.value());
 }
 
 Result<std::vector<Manifest>> list_manifests(rocksdb::DB& db, const std::string& directory) {

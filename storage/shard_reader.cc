@@ -23,6 +23,8 @@ std::string_view kind_name(ArrayKind kind) {
       return "optimizer state 0";
     case ArrayKind::kState1:
       return "optimizer state 1";
+    case ArrayKind::kResidual:
+      return "residual";
   }
   return "?";
 }
@@ -41,19 +43,39 @@ std::string array_name(const Manifest& manifest, std::uint32_t partition, ArrayK
 
 }  // namespace
 
-ShardReader::ShardReader(std::string directory, std::uint32_t server,
+Manifest residual_of(const Manifest& manifest, WorkerId worker) {
+  const ManifestResidual& residual = *manifest.workers.at(worker.value()).residual;
+  Manifest only{.id = residual.shard,
+                .tensors = manifest.tensors,
+                .partitions = manifest.partitions,
+                .shard_digests = {residual.digest}};
+  for (ManifestPartition& partition : only.partitions) partition.server = 0;
+  return only;
+}
+
+ShardReader::ShardReader(std::string directory, std::uint32_t server, ArrayKind first,
                          std::unique_ptr<rocksdb::DB> db)
-    : directory_(std::move(directory)), server_(server), db_(std::move(db)) {}
+    : directory_(std::move(directory)), server_(server), first_(first), db_(std::move(db)) {}
 
 ShardReader::~ShardReader() = default;
 
 Result<std::shared_ptr<const ShardReader>> ShardReader::open(const std::string& checkpoint_dir,
-                                                             std::uint32_t server) {
-  std::string directory = shard_directory(checkpoint_dir, server);
+                                                             ServerId server) {
+  return open(shard_directory(checkpoint_dir, server), server.value(), ArrayKind::kMaster);
+}
+
+Result<std::shared_ptr<const ShardReader>> ShardReader::open(const std::string& checkpoint_dir,
+                                                             WorkerId worker) {
+  return open(shard_directory(checkpoint_dir, worker), 0, ArrayKind::kResidual);
+}
+
+Result<std::shared_ptr<const ShardReader>> ShardReader::open(std::string directory,
+                                                             std::uint32_t server,
+                                                             ArrayKind first) {
   Result<std::unique_ptr<rocksdb::DB>> db = open_read_only(directory);
   if (!db) return tl::unexpected(db.error());
   return std::shared_ptr<const ShardReader>(
-      new ShardReader(std::move(directory), server, std::move(*db)));
+      new ShardReader(std::move(directory), server, first, std::move(*db)));
 }
 
 tl::unexpected<Error> ShardReader::problem(Code code, const Manifest& manifest,
@@ -139,10 +161,10 @@ Status ShardReader::verify_arrays(rocksdb::Iterator& it, const Manifest& manifes
   for (std::uint32_t p = 0; p < manifest.partitions.size(); ++p) {
     if (manifest.partitions[p].server != server_) continue;
     for (std::uint32_t array = 0; array <= manifest.state_arrays; ++array) {
+      const auto kind = static_cast<ArrayKind>(static_cast<std::uint32_t>(first_) + array);
       const std::uint64_t chunks = chunks_of(manifest.partitions[p].elements);
       for (std::uint32_t chunk = 0; chunk < chunks; ++chunk, ++records, it.Next()) {
-        const Result<Record> record =
-            expect_array(it, manifest, p, static_cast<ArrayKind>(array), chunk);
+        const Result<Record> record = expect_array(it, manifest, p, kind, chunk);
         if (!record) return tl::unexpected(record.error());
         digest.add(it.key().ToStringView(), it.value().ToStringView());
       }

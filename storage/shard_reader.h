@@ -17,10 +17,17 @@ class Iterator;
 
 namespace leeway::storage {
 
+// What a checkpoint says of this worker's residual, as the manifest of a checkpoint that holds
+// nothing else. The worker has one.
+Manifest residual_of(const Manifest& manifest, WorkerId worker);
+
 class ShardReader {
  public:
   static Result<std::shared_ptr<const ShardReader>> open(const std::string& checkpoint_dir,
-                                                         std::uint32_t server);
+                                                         ServerId server);
+  // Of a worker: read with the manifest that residual_of() gives, whose only "server" it is.
+  static Result<std::shared_ptr<const ShardReader>> open(const std::string& checkpoint_dir,
+                                                         WorkerId worker);
   ~ShardReader();
   ShardReader(const ShardReader&) = delete;
   ShardReader& operator=(const ShardReader&) = delete;
@@ -33,7 +40,10 @@ class ShardReader {
   Status verify(const Manifest& manifest) const;
 
  private:
-  ShardReader(std::string directory, std::uint32_t server, std::unique_ptr<rocksdb::DB> db);
+  ShardReader(std::string directory, std::uint32_t server, ArrayKind first,
+              std::unique_ptr<rocksdb::DB> db);
+  static Result<std::shared_ptr<const ShardReader>> open(std::string directory,
+                                                         std::uint32_t server, ArrayKind first);
 
   // Seeks to the next wanted record; `name` says for a person which one it is.
   Result<Record> expect(rocksdb::Iterator& it, const Manifest& manifest, const RecordKey& key,
@@ -49,6 +59,7 @@ class ShardReader {
 
   const std::string directory_;
   const std::uint32_t server_;
+  const ArrayKind first_;  // of each partition
   const std::unique_ptr<rocksdb::DB> db_;
 };
 

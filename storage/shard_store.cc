@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
+#include <functional>
 
 #include "common/log.h"
 #include "storage/checkpoint_store.h"
@@ -54,12 +55,16 @@ rocksdb::Status remove_id(rocksdb::DB& db, const std::string& id) {
   return db.CompactRange(compact, &from, &to);
 }
 
+// Under which id a checkpoint knows a shard of the store; "": it has none there.
+using ShardNamed = std::function<std::string(const Manifest&)>;
+
 class RocksShardStore : public ShardStore {
  public:
-  RocksShardStore(std::string checkpoint_dir, std::shared_ptr<Database> database)
+  RocksShardStore(std::string checkpoint_dir, std::shared_ptr<Database> database, ShardNamed named)
       : checkpoint_dir_(std::move(checkpoint_dir)),
         incoming_(database->directory() + "/incoming"),
-        database_(std::move(database)) {}
+        database_(std::move(database)),
+        named_(std::move(named)) {}
 
   Status clean() {
     std::error_code failed;
@@ -67,11 +72,7 @@ class RocksShardStore : public ShardStore {
     if (!failed) std::filesystem::create_directories(incoming_, failed);
     if (failed)
       return fail(Code::kInternal, fmt::format("cannot clear {}: {}", incoming_, failed.message()));
-    const Result<std::vector<Manifest>> manifests = read_manifests(checkpoint_dir_);
-    if (!manifests) return tl::unexpected(manifests.error());
-    std::vector<std::string> committed;
-    for (const Manifest& manifest : *manifests) committed.push_back(manifest.id);
-    return prune(committed);
+    return prune_uncommitted("");
   }
 
   Result<std::unique_ptr<ShardWriter>> begin(const std::string& checkpoint_id,
@@ -85,6 +86,14 @@ class RocksShardStore : public ShardStore {
       return tl::unexpected(room.error());
     return open_shard_writer(database_, fmt::format("{}/{}.sst", incoming_, next_file_++),
                              checkpoint_id);
+  }
+
+  Status prune_uncommitted(const std::string& but) override {
+    const Result<std::vector<Manifest>> manifests = read_manifests(checkpoint_dir_);
+    if (!manifests) return tl::unexpected(manifests.error());
+    std::vector<std::string> keep{but};
+    for (const Manifest& manifest : *manifests) keep.push_back(named_(manifest));
+    return prune(keep);
   }
 
   Status prune(const std::vector<std::string>& keep) override {
@@ -117,7 +126,7 @@ class RocksShardStore : public ShardStore {
     const Result<std::vector<Manifest>> manifests = read_manifests(checkpoint_dir_);
     if (!manifests) return tl::unexpected(manifests.error());
     for (const Manifest& manifest : *manifests)
-      if (manifest.id == id)
+      if (named_(manifest) == id)
         return fail(Code::kAlreadyExists,
                     fmt::format("{}: it is already committed in {}", what, checkpoint_dir_));
     return database_->run(what, [&](rocksdb::DB& db) { return remove_id(db, id); });
@@ -126,19 +135,36 @@ class RocksShardStore : public ShardStore {
   const std::string checkpoint_dir_;
   const std::string incoming_;
   const std::shared_ptr<Database> database_;
+  const ShardNamed named_;
   std::atomic<std::uint64_t> next_file_{1};
 };
+
+Result<std::unique_ptr<ShardStore>> open_store(const std::string& checkpoint_dir,
+                                               const std::string& directory, ShardNamed named) {
+  Result<std::unique_ptr<Database>> database = Database::open(directory, /*small_values=*/false);
+  if (!database) return tl::unexpected(database.error());
+  auto store =
+      std::make_unique<RocksShardStore>(checkpoint_dir, std::move(*database), std::move(named));
+  if (Status cleaned = store->clean(); !cleaned) return tl::unexpected(cleaned.error());
+  return store;
+}
 
 }  // namespace
 
 Result<std::unique_ptr<ShardStore>> ShardStore::open(const std::string& checkpoint_dir,
                                                      ServerId server) {
-  Result<std::unique_ptr<Database>> database =
-      Database::open(shard_directory(checkpoint_dir, server.value()), /*small_values=*/false);
-  if (!database) return tl::unexpected(database.error());
-  auto store = std::make_unique<RocksShardStore>(checkpoint_dir, std::move(*database));
-  if (Status cleaned = store->clean(); !cleaned) return tl::unexpected(cleaned.error());
-  return store;
+  return open_store(checkpoint_dir, shard_directory(checkpoint_dir, server),
+                    [](const Manifest& manifest) { return manifest.id; });
+}
+
+Result<std::unique_ptr<ShardStore>> ShardStore::open(const std::string& checkpoint_dir,
+                                                     WorkerId worker) {
+  return open_store(checkpoint_dir, shard_directory(checkpoint_dir, worker),
+                    [worker](const Manifest& manifest) {
+                      const auto known = manifest.workers.find(worker.value());
+                      const bool has = known != manifest.workers.end() && known->second.residual;
+                      return has ? known->second.residual->shard : "";
+                    });
 }
 
 }  // namespace leeway::storage

@@ -55,9 +55,17 @@ struct Board {
 
   rpc::WorkerReport report;
 
+  // The program keeps a residual, which is to be saved at the clock of a checkpoint's cut.
+  bool keeps_residual = false;
+  bool in_step = false;
+
   Board();
   void fail(std::string text, bool told);                 // takes the mutex
   void suspect(std::string text, milliseconds patience);  // takes the mutex
+  // A checkpoint wants worker `id` to stand still before its next step.
+  bool pausing(std::int32_t id) const;
+  // The checkpoint for which it does, everything done; "" without one.
+  std::string paused(std::int32_t id) const;
   bool stopping() const {
     return view.phase == rpc::Phase::STOPPING || view.phase == rpc::Phase::DONE;
   }

@@ -3,11 +3,18 @@
 #include <fmt/format.h>
 #include <pthread.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "common/log.h"
 
 namespace leeway::worker {
+namespace {
+
+// While workers stand still for a checkpoint the scheduler hears of it as fast.
+constexpr milliseconds kCheckpointWait{10};
+
+}  // namespace
 
 ControlThread::ControlThread(std::unique_ptr<ControlPlane> control, Config config, Board& board)
     : config_(std::move(config)),
@@ -27,13 +34,17 @@ void ControlThread::run(const std::stop_token& stop) {
 bool ControlThread::beat() {
   rpc::WorkerReport report;
   std::int64_t epoch = 0;
+  milliseconds wait = config_.heartbeat;
   {
     const std::lock_guard lock(board_.mutex);
     if (board_.finishing) return false;
     report = board_.report;
+    report.paused = board_.paused(config_.who.id);
     epoch = board_.view.epoch;
+    if (board_.keeps_residual && board_.view.checkpoint.stage != rpc::CheckpointStage::NONE)
+      wait = std::min(wait, kCheckpointWait);
   }
-  auto view = control_->watch(config_.who, epoch, config_.heartbeat, report);
+  auto view = control_->watch(config_.who, epoch, wait, report);
   if (view) {
     silent_since_.reset();
     take(std::move(*view));

@@ -48,6 +48,12 @@ class DeviceGradients final : public GradientTarget {
   // For the program's operations, too: servers may write new weights.
   Result<bool> finish() override;
   void end_step(bool committed, float factor) override;
+  std::vector<float> residual() override {
+    return top_k_ ? top_k_->residual() : std::vector<float>();
+  }
+  void set_residual(std::span<const float> residual) override {
+    if (top_k_) top_k_->set_residual(residual);
+  }
 
  private:
   DeviceGradients(kernels::Backend& backend, std::shared_ptr<transport::Gpu> gpu,

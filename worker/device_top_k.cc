@@ -46,4 +46,14 @@ void DeviceTopK::end_step(bool committed, float factor) {
                           1 - factor, residual_.as<float>(), residual_.as<float>());
 }
 
+std::vector<float> DeviceTopK::residual() {
+  std::vector<float> residual(layout_.elements());
+  backend_.download(residual.data(), residual_.as<float>(), residual.size() * sizeof(float));
+  return residual;
+}
+
+void DeviceTopK::set_residual(std::span<const float> residual) {
+  backend_.upload(residual_.as<float>(), residual.data(), residual.size_bytes());
+}
+
 }  // namespace leeway::worker

@@ -22,6 +22,8 @@ class DeviceTopK {
   void begin_step(float loss_scale);
   void encode(const Layout::Tensor& tensor, std::span<const float> gradient, float factor);
   void end_step(bool committed, float factor);
+  std::vector<float> residual();
+  void set_residual(std::span<const float> residual);
 
  private:
   kernels::Backend& backend_;

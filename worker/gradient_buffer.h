@@ -49,6 +49,9 @@ class GradientTarget {
   virtual Result<bool> finish() { return true; }
   // Committed, the step is applied times `factor`, which clips its gradient.
   virtual void end_step(bool /*committed*/, float /*factor*/) {}
+  // Between steps: what was not sent yet, flat as in the layout; nothing where all is sent.
+  virtual std::vector<float> residual() { return {}; }
+  virtual void set_residual(std::span<const float> /*residual*/) {}
 };
 
 class HostGradients : public GradientTarget {

@@ -51,7 +51,8 @@ Result<Membership> membership_from(const rpc::Registration& registration,
   if (!settings) return tl::unexpected(std::move(settings).error());
   return Membership{.job = static_cast<std::uint64_t>(registration.job),
                     .servers = static_cast<std::size_t>(std::max(registration.servers, 0)),
-                    .settings = *std::move(settings)};
+                    .settings = *std::move(settings),
+                    .checkpoint_dir = registration.checkpoint_dir};
 }
 
 LossScaler scaler_for(const JobSettings& settings) {

@@ -29,6 +29,7 @@ struct Membership {
   std::uint64_t job = 0;
   std::size_t servers = 0;
   JobSettings settings;
+  std::string checkpoint_dir;  // "" = none
 };
 // kRefused when the job is not what the program was started for.
 Result<Membership> membership_from(const rpc::Registration& registration,

@@ -22,15 +22,31 @@ void SessionImpl::wait(Lock& lock, const std::string& waiting, const std::functi
   TimePoint explain = MonotonicClock::now() + kExplainFirst;
   while (true) {
     if (board_.failure) line_.throw_failure(lock);
+    if (keep_residual_if_cut(lock)) continue;
     if (ready()) return;
     if (layout_ && push_initial_if_ours(lock)) continue;
     if (board_.changed.wait_until(lock, explain) != std::cv_status::timeout) continue;
     explain = MonotonicClock::now() + kExplainAgain;
+    const std::string paused = board_.paused(line_.caller().id);
+    if (!paused.empty())
+      log::warning("waits for the other workers to come to checkpoint {}", paused);
     // Without the lock: the endpoint's thread may need it to make room for the question.
     lock.unlock();
     data_->explain(waiting);
     lock.lock();
   }
+}
+
+bool SessionImpl::keep_residual_if_cut(Lock& lock) {
+  const rpc::CheckpointOrder& order = board_.view.checkpoint;
+  if (!keeper_ || order.stage != rpc::CheckpointStage::CUT || order.id == kept_) return false;
+  const auto cut = order.clocks.find(line_.caller().id);
+  if (cut == order.clocks.end() || cut->second != board_.report.clock) return false;
+  kept_ = order.id;
+  lock.unlock();
+  keeper_->keep(kept_, gradients_->residual());
+  lock.lock();
+  return true;
 }
 
 bool SessionImpl::begin_step() {
@@ -44,8 +60,9 @@ bool SessionImpl::begin_step() {
     Lock lock(board_.mutex);
     wait(lock, fmt::format("weights for step {}", clock_.value()), [&] {
       stopping = board_.stopping();
-      return stopping || board_.weights == clock_;
+      return stopping || (board_.weights == clock_ && !board_.pausing(line_.caller().id));
     });
+    board_.in_step = !stopping;
     board_.report.seconds_waiting += seconds_between(from, MonotonicClock::now());
   }
   if (stopping) return false;
@@ -157,6 +174,7 @@ StepResult SessionImpl::commit(const StepInfo& info) {
 
   const std::lock_guard lock(board_.mutex);
   rpc::WorkerReport& report = board_.report;
+  board_.in_step = false;
   report.clock = static_cast<std::int64_t>(clock_.value());
   report.samples += info.samples;
   report.skipped_steps += skipped ? 1 : 0;
@@ -209,6 +227,12 @@ void SessionImpl::finish(const std::map<std::string, double>& metrics) {
     lock.lock();
     wait(lock, "the servers to confirm the last step",
          [this] { return board_.confirmed == clock_ && board_.initial_confirmed; });
+    if (keeper_ && !stopping) {
+      lock.unlock();
+      line_.check(keeper_->keep_last(fmt::format("end-{}", line_.caller().incarnation),
+                                     gradients_->residual()));
+      lock.lock();
+    }
     board_.report.metrics = metrics;
     board_.finishing = true;
     board_.changed.notify_all();

@@ -22,6 +22,7 @@
 #include "worker/layout.h"
 #include "worker/loss_scaler.h"
 #include "worker/own_faults.h"
+#include "worker/residual_keeper.h"
 #include "worker/scheduler_line.h"
 #include "worker/session.h"
 #include "worker/session_device.h"
@@ -70,11 +71,14 @@ class SessionImpl final : public Session {
 
   // session_start.cc
   void take_membership(const rpc::Registration& registration);
-  void take_plan();
+  rpc::Plan take_plan();
   void make_buffers();
+  void open_residual(const rpc::Plan& plan);  // with topk and checkpoints
   void reach_servers();
   // True when it did, with the lock released meanwhile.
   bool push_initial_if_ours(Lock& lock);
+  // The same, for a checkpoint's cut at this clock.
+  bool keep_residual_if_cut(Lock& lock);
 
   // Until `ready` or a failure, which is thrown; `waiting` is for the log line when it takes long.
   void wait(Lock& lock, const std::string& waiting, const std::function<bool()>& ready);
@@ -91,6 +95,7 @@ class SessionImpl final : public Session {
   JobSettings settings_;
   std::uint64_t job_ = 0;
   std::size_t servers_ = 0;
+  std::string checkpoint_dir_;  // "" = none
 
   Phase phase_ = Phase::kDeclaring;
   DeclaredModel model_;
@@ -108,6 +113,8 @@ class SessionImpl final : public Session {
   std::optional<SessionDevice> device_;  // nothing: all on the host
   std::optional<DataPlane> data_;
   std::optional<StepGradients> gradients_;
+  std::unique_ptr<ResidualKeeper> keeper_;  // null without a residual, or without checkpoints
+  std::string kept_;                        // the checkpoint that has it
   std::optional<ControlThread> control_thread_;
 };
 

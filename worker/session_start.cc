@@ -76,6 +76,7 @@ void SessionImpl::take_membership(const rpc::Registration& registration) {
   job_ = membership->job;
   servers_ = membership->servers;
   settings_ = std::move(membership->settings);
+  checkpoint_dir_ = std::move(membership->checkpoint_dir);
   scaler_ = scaler_for(settings_);
 }
 
@@ -90,18 +91,19 @@ void SessionImpl::start() {
   if (phase_ != Phase::kDeclaring) fail_with("start() was called twice");
   if (model_.empty()) fail_with("no parameter was declared: call declare() before start()");
   line_.declare(model_.to_rpc(options_.settings), settings_.start_timeout_ms);
-  take_plan();
+  const rpc::Plan plan = take_plan();
   make_buffers();
+  open_residual(plan);
   reach_servers();
   phase_ = Phase::kBetweenSteps;
 }
 
-void SessionImpl::take_plan() {
+rpc::Plan SessionImpl::take_plan() {
   {
     Lock lock(board_.mutex);
     wait(lock, "the other workers", [this] { return board_.view.phase != rpc::Phase::GATHERING; });
   }
-  const rpc::Plan plan = line_.plan(settings_.start_timeout_ms);
+  rpc::Plan plan = line_.plan(settings_.start_timeout_ms);
   auto settings = settings_from(plan.settings);
   if (!settings) fail_with(settings.error().message);
   settings_ = *std::move(settings);
@@ -117,6 +119,7 @@ void SessionImpl::take_plan() {
   board_.confirmed = clock_;
   board_.report.clock = static_cast<std::int64_t>(clock_.value());
   board_.report.loss_scale = scaler_.scale();
+  return plan;
 }
 
 void SessionImpl::make_buffers() {
@@ -124,6 +127,28 @@ void SessionImpl::make_buffers() {
                         : make_host_buffers(*data_, *layout_, settings_);
   if (!target) fail_with(target.error().message);
   gradients_.emplace(*layout_, settings_, options_.accumulate_steps, std::move(*target), *data_);
+}
+
+void SessionImpl::open_residual(const rpc::Plan& plan) {
+  if (checkpoint_dir_.empty() || settings_.gradients().codec != Codec::kTopK) return;
+  const WorkerId self(options_.rank);
+  auto keeper =
+      ResidualKeeper::open(checkpoint_dir_, self,
+                           ResidualKeeper::pieces_of(plan, model_.parameters(), *layout_), board_);
+  if (!keeper) fail_with(keeper.error().message);
+  keeper_ = std::move(*keeper);
+  const auto progress = plan.progress.find(line_.caller().id);
+  if (progress != plan.progress.end() && progress->second.residual) {
+    const auto residual =
+        read_residual(checkpoint_dir_, plan.restore, self, model_.parameters(), *layout_);
+    if (!residual) fail_with(residual.error().message);
+    gradients_->set_residual(*residual);
+  } else if (!plan.restore.empty()) {
+    log::warning("checkpoint {} has no residual of worker {}: it begins without one", plan.restore,
+                 options_.rank);
+  }
+  const std::lock_guard lock(board_.mutex);
+  board_.keeps_residual = true;
 }
 
 void SessionImpl::reach_servers() {

@@ -56,6 +56,10 @@ class StepGradients {
   // The program's steps, of which `rounds` have ended at the servers.
   Clock program_clock(Clock rounds) const noexcept;
 
+  // Between steps: what topk keeps for those to come.
+  std::vector<float> residual() { return travels_->residual(); }
+  void set_residual(std::span<const float> residual) { travels_->set_residual(residual); }
+
   const GradientBuffer& pushes() const noexcept { return buffer_; }
   std::size_t sent() const noexcept { return sent_; }  // payloads, since the start
 

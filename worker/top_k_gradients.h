@@ -10,8 +10,7 @@
 //   residual + factor * gradient - factor * sent = factor * (sum - sent) + (1 - factor) * residual
 //
 // Two FP32 arrays as long as the model: a step that is skipped leaves the residual as it was. It is
-// kept without the loss scale, which changes. No checkpoint holds it, so servers refuse to make
-// any for such a job.
+// kept without the loss scale, which changes. Checkpoints hold it (residual_keeper.h).
 //
 // Called from the program's thread.
 #pragma once
@@ -31,6 +30,10 @@ class TopKGradients final : public HostGradients {
   void begin_step(float loss_scale) override;
   bool encode(const Layout::Tensor& tensor, std::span<const float> gradient, float factor) override;
   void end_step(bool committed, float factor) override;
+  std::vector<float> residual() override { return residual_; }
+  void set_residual(std::span<const float> residual) override {
+    residual_.assign(residual.begin(), residual.end());
+  }
 
  private:
   float loss_scale_ = 1.0f;

@@ -133,6 +133,37 @@ TEST_CASE("observed staleness never exceeds the bound") {
   }
 }
 
+// With topk what the workers have not sent yet, too.
+TEST_CASE("top-k: interrupted and resumed equals uninterrupted") {
+  const auto top_k = [](Job& job, const TemporaryDirectory& checkpoints) {
+    synchronous(job, 2, 2);  // what it chooses depends on what lies together
+    job.set("gradient_codec", "topk").set("topk_fraction", "0.05").set("clip_norm", "2");
+    job.checkpoints(checkpoints.path()).program(program(2));
+  };
+  const TemporaryDirectory whole, cut;
+  {
+    Job job;
+    top_k(job, whole);
+    succeed(job);
+  }
+  {
+    Job job;
+    top_k(job, cut);
+    job.set("checkpoint_every", "40");
+    job.start();
+    job.wait_for("is whole");
+    job.kill_member("leeway-run", SIGINT);
+    CHECK(job.finish().exit_code == 130);
+  }
+  Job job;
+  top_k(job, cut);
+  job.flag("--resume", "auto");
+  const JobResult& result = succeed(job);
+  CHECK(result.summary.steps < 2 * 60000 / kBatch);
+  CHECK(result.output.find("begins without") == std::string::npos);
+  CHECK(checkpoint_digest(cut.path()) == checkpoint_digest(whole.path()));
+}
+
 TEST_CASE("interrupted and resumed equals uninterrupted") {
   for (int workers : {1, 3}) {
     CAPTURE(workers);

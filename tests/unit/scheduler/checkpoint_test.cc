@@ -1,6 +1,8 @@
 // When checkpoints are taken, what is in them, and what their failure means.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "job_fixture.h"
 
 namespace leeway::scheduler {
@@ -13,6 +15,105 @@ using rpc::Role;
 
 std::string state_text(const storage::ManifestWorker& worker) {
   return {reinterpret_cast<const char*>(worker.state.data()), worker.state.size()};
+}
+
+rpc::KeptResidual kept(const std::string& digest) {
+  rpc::KeptResidual residual;
+  residual.digest = digest;
+  residual.bytes = 100;
+  return residual;
+}
+
+// Stands still at the clock for the checkpoint that is made.
+void stand(Job& job, std::int32_t worker, std::int64_t clock) {
+  job.worker_reports[worker].clock = clock;
+  job.worker_reports[worker].paused = job.core.view().checkpoint.id;
+  job.say_worker(worker);
+}
+
+TEST_CASE("with residuals workers stand still, all at one clock, before servers hold") {
+  Job job(with_directory(setup_of(1, 3, {{"gradient_codec", "topk"}, {"update", "per_clock"}})));
+  job.run();
+  job.worker_reports[2].residuals = {
+      {"end-" + std::to_string(job.worker(2).incarnation), kept("last")}};
+  REQUIRE(job.finish(2, 6));
+  const auto id = job.core.checkpoint(job.now);
+  REQUIRE(id);
+  CHECK(job.core.view().checkpoint.stage == CheckpointStage::PAUSE);
+  stand(job, 0, 5);
+  CHECK(job.core.view().checkpoint.clocks.empty());  // worker 1 is in a step
+  stand(job, 1, 4);
+  rpc::CheckpointOrder order = job.core.view().checkpoint;
+  CHECK(order.stage == CheckpointStage::PAUSE);
+  CHECK(order.clocks == std::map<std::int32_t, std::int64_t>{{0, 6}, {1, 6}});
+  job.say_worker(1);  // from before it heard
+  stand(job, 0, 6);
+  CHECK(job.core.view().checkpoint.stage == CheckpointStage::PAUSE);
+  job.worker_reports[1].paused.clear();
+  job.worker_reports[1].clock = 5;
+  job.say_worker(1);
+  CHECK(job.core.view().checkpoint.stage == CheckpointStage::PAUSE);
+  stand(job, 1, 6);
+  CHECK(job.core.view().checkpoint.stage == CheckpointStage::HOLD);
+  job.server_reports[0].applied = {{0, 5}, {1, 5}, {2, 5}};
+  job.hold_all();
+  order = job.core.view().checkpoint;
+  CHECK(order.stage == CheckpointStage::CUT);
+  CHECK(order.clocks == std::map<std::int32_t, std::int64_t>{{0, 6}, {1, 6}, {2, 6}});
+
+  // Worker 2 kept its last before it finished, worker 1 dies with its own.
+  job.worker_reports[2].residuals.clear();
+  job.say_worker(2);  // from before
+  job.durable_all();
+  CHECK_FALSE(job.core.take_effects().commit);
+  job.worker_reports[0].residuals = {{*id, kept("zero")}};
+  job.say_worker(0);
+  CHECK_FALSE(job.core.take_effects().commit);
+  REQUIRE(job.core.lost(Role::WORKER, 1, "killed", false, job.now));
+  const auto effects = job.core.take_effects();
+  REQUIRE(effects.commit);
+  CHECK(effects.commit->workers.at(0).residual->shard == *id);
+  CHECK(effects.commit->workers.at(0).residual->digest == "zero");
+  CHECK_FALSE(effects.commit->workers.at(1).residual);
+  CHECK(effects.commit->workers.at(2).residual->digest == "last");
+  CHECK(effects.commit->bytes == 10 + 200);
+  CHECK(std::ranges::any_of(effects.log, [](const std::string& line) {
+    return contains(line, "has no residual of worker 1");
+  }));
+}
+
+TEST_CASE("under per_push, or with a quorum, each worker stands where it is") {
+  for (const SettingValues& settings :
+       {SettingValues{{"gradient_codec", "topk"}, {"update", "per_push"}},
+        SettingValues{{"gradient_codec", "topk"}, {"update", "per_clock"}, {"quorum", "1"}}}) {
+    Job job(with_directory(setup_of(1, 2, settings)));
+    job.run();
+    REQUIRE(job.core.checkpoint(job.now));
+    stand(job, 0, 9);
+    stand(job, 1, 4);
+    CHECK(job.core.view().checkpoint.stage == CheckpointStage::HOLD);
+    job.server_reports[0].applied = {{0, 8}, {1, 4}};
+    job.hold_all();
+    CHECK(job.core.view().checkpoint.clocks ==
+          std::map<std::int32_t, std::int64_t>{{0, 9}, {1, 4}});
+  }
+}
+
+TEST_CASE("a residual that cannot be written costs its checkpoint alone") {
+  Job job(with_directory(setup_of(1, 1, {{"gradient_codec", "topk"}})));
+  job.run();
+  const auto id = job.core.checkpoint(job.now);
+  stand(job, 0, 3);
+  job.server_reports[0].applied = {{0, 3}};
+  job.hold_all();
+  job.worker_reports[0].residuals[*id].error = "the disk is full";
+  job.say_worker(0);
+  CHECK(contains(job.core.outcome(*id).value().error().message, "worker 0: the disk is full"));
+  CHECK(job.core.view().checkpoint.stage == CheckpointStage::NONE);
+  CHECK(job.core.phase() == Phase::RUNNING);
+  REQUIRE(job.core.checkpoint(job.now));
+  stand(job, 0, 4);
+  CHECK(job.core.view().checkpoint.stage == CheckpointStage::HOLD);
 }
 
 TEST_CASE("HOLD, CUT at the largest applied clocks, durable, commit") {

@@ -567,18 +567,6 @@ TEST_CASE("a worker that asks for weights while some are on their way to it is g
         kPartitions * kElements * sizeof(float));
 }
 
-TEST_CASE("top-k and checkpoints do not go together, in words") {
-  EngineConfig config = config_for("/tmp/nobody-writes-here");
-  config.settings.gradient_codec.value = "topk";
-  try {
-    Server server(std::move(config));
-    FAIL("it started");
-  } catch (const ConfigError& error) {
-    CHECK(std::string(error.what()).find("train without a checkpoint directory") !=
-          std::string::npos);
-  }
-}
-
 TEST_CASE("a worker of another job is refused, and an engine ends in the middle of things") {
   FakeWorker worker;
   Server server(config_for(""));

@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <random>
 #include <thread>
 
@@ -169,6 +171,78 @@ TEST_CASE("K2 reader: a flipped byte anywhere never passes for other data") {
     std::filesystem::remove_all(copy);
   }
   CHECK(refused > 0);
+}
+
+// Worker 1's residual of this checkpoint, values known from a seed.
+void save_residual(const std::string& directory, ShardStore& store, Manifest& manifest,
+                   const std::string& shard, const TestModel& model) {
+  auto writer = value_or_throw(store.begin(shard, 8u << 20));
+  for (std::uint32_t p = 0; p < manifest.partitions.size(); ++p) {
+    const ManifestPartition& partition = manifest.partitions[p];
+    const auto all = model.values(partition.tensor, ArrayKind::kMaster);
+    value_or_throw(writer->add(PartitionId(p), ArrayKind::kResidual,
+                               std::span(all).subspan(partition.begin, partition.elements)));
+  }
+  manifest.workers.at(1).residual = {shard, value_or_throw(writer->finish()).digest};
+  CHECK(std::filesystem::exists(directory + "/worker-001"));
+}
+
+TEST_CASE("reader: a worker's residual, whatever the partitions, is the checkpoint's alone") {
+  const TempDir dir;
+  const TestModel model = TestModel::small(3), residual = TestModel::small(9);
+  {
+    TestJob job(dir.path(), 2, 100'000);
+    auto store = value_or_throw(ShardStore::open(dir.path(), WorkerId(1)));
+    Manifest manifest = value_or_throw(job.write("000001", model));
+    save_residual(dir.path(), *store, manifest, "000001", residual);
+    value_or_throw(job.manifests().commit(manifest));
+    Manifest never = value_or_throw(job.write("000002", model));
+    save_residual(dir.path(), *store, never, "000002", residual);
+    // The last of a worker is in every later checkpoint.
+    Manifest last = value_or_throw(job.write("000003", model));
+    save_residual(dir.path(), *store, last, "end-17", residual);
+    value_or_throw(job.manifests().commit(last));
+    value_or_throw(store->prune_uncommitted(""));
+    CHECK_FALSE(store->begin("end-17", 100));
+    CHECK(store->begin("000002", 100));  // which is nowhere
+  }
+  const auto reader = value_or_throw(CheckpointReader::open(dir.path()));
+  for (const Manifest& manifest : reader->manifests()) {
+    CHECK_FALSE(manifest.workers.at(0).residual);
+    value_or_throw(reader->verify(manifest));
+    for (std::uint32_t t = 0; t < manifest.tensors.size(); ++t) {
+      const auto wanted = residual.values(t, ArrayKind::kMaster);
+      std::vector<float> read(wanted.size());
+      value_or_throw(reader->read_residual(manifest, WorkerId(1), t, read));
+      CHECK(testing::same_bits(read, wanted));
+    }
+  }
+}
+
+TEST_CASE("K2 reader: a flipped byte of a residual is found and named") {
+  const TempDir dir;
+  {
+    TestJob job(dir.path(), 1, 100'000);
+    auto store = value_or_throw(ShardStore::open(dir.path(), WorkerId(1)));
+    Manifest manifest = value_or_throw(job.write("000001", TestModel::small(3)));
+    save_residual(dir.path(), *store, manifest, "000001", TestModel::small(9));
+    value_or_throw(job.manifests().commit(manifest));
+  }
+  for (const auto& entry : std::filesystem::directory_iterator(dir.path("worker-001"))) {
+    if (entry.path().extension() != ".sst") continue;
+    std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(50'000);
+    const char byte = static_cast<char>(file.get());
+    file.seekp(50'000);
+    file.put(static_cast<char>(byte ^ 4));
+  }
+  const auto reader = value_or_throw(CheckpointReader::open(dir.path()));
+  const Manifest manifest = reader->manifests().front();
+  const auto verified = reader->verify(manifest);
+  REQUIRE_FALSE(verified);
+  CHECK(verified.error().code == Code::kDataLoss);
+  CHECK(verified.error().message.find("worker-001") != std::string::npos);
+  CHECK(verified.error().message.find("residual") != std::string::npos);
 }
 
 TEST_CASE("K4 reader: an older shard in the place of a newer is refused") {

@@ -18,6 +18,7 @@ class FakeControlPlane final : public ControlPlane {
     registration.incarnation = 5;
     registration.job = kJob;
     registration.settings = s_.settings;
+    registration.checkpoint_dir = s_.checkpoint_dir;
     registration.servers = static_cast<std::int32_t>(s_.view_.servers.size());
     registration.workers = 1;
     return registration;
@@ -31,6 +32,7 @@ class FakeControlPlane final : public ControlPlane {
                           const rpc::WorkerReport& report) override {
     std::unique_lock lock(s_.mutex_);
     s_.report_ = report;
+    s_.changed_.notify_all();
     s_.changed_.wait_for(lock, wait, [&] { return s_.view_.epoch > epoch || s_.silence_; });
     if (s_.silence_) return tl::unexpected(*s_.silence_);
     return s_.view_;
@@ -102,7 +104,7 @@ void FakeScheduler::make_plan(const rpc::Model& model) {
   plan_.settings = settings;
   for (const auto& [name, value] : model.settings) plan_.settings.emplace(name, value);
   if (progress) {
-    plan_.restore = "ckpt-1";
+    plan_.restore = restore;
     plan_.progress[0] = *progress;
   }
   view_.phase = rpc::Phase::RUNNING;
@@ -120,6 +122,20 @@ void FakeScheduler::set_phase(rpc::Phase::type phase, std::string reason) {
 std::string FakeScheduler::reason() {
   const std::lock_guard lock(mutex_);
   return view_.reason;
+}
+
+void FakeScheduler::order(rpc::CheckpointStage::type stage, const std::string& id,
+                          std::map<std::int32_t, std::int64_t> clocks) {
+  const std::lock_guard lock(mutex_);
+  view_.checkpoint.stage = stage;
+  view_.checkpoint.id = id;
+  view_.checkpoint.clocks = std::move(clocks);
+  touch();
+}
+
+bool FakeScheduler::reported(const std::function<bool(const rpc::WorkerReport&)>& like) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, kDeadline, [&] { return like(report_); });
 }
 
 void FakeScheduler::lose_server(int id) {

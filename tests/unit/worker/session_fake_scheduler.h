@@ -32,12 +32,18 @@ class FakeScheduler {
   std::size_t partition_elements = 4;
   std::optional<rpc::WorkerProgress> progress;                 // restored
   std::function<Status(const rpc::RegisterRequest&)> on_join;  // may refuse or fail
-  bool initializer = true;                                     // worker 0 gives initial values
+  std::string checkpoint_dir;
+  std::string restore = "ckpt-1";
+  bool initializer = true;  // worker 0 gives initial values
 
   void set_phase(rpc::Phase::type phase, std::string reason);
   std::string reason();
   void lose_server(int id);
   void stop_answering(Error error);
+  void order(rpc::CheckpointStage::type stage, const std::string& id,
+             std::map<std::int32_t, std::int64_t> clocks = {});
+  // Waits for a report like this, with a deadline.
+  bool reported(const std::function<bool(const rpc::WorkerReport&)>& like);
 
   // What the session did; each waits until it happened, with a deadline.
   std::optional<std::string> fault();

@@ -1,11 +1,15 @@
 // What of a session's gradients reaches the servers: codecs, checksums, micro-batches, clipping,
 // local steps, steps that are skipped.
 #include <doctest/doctest.h>
+#include <stdlib.h>
 
 #include <array>
+#include <filesystem>
 #include <limits>
+#include <thread>
 
 #include "common/codec.h"
+#include "storage/checkpoint_store.h"
 #include "tests/unit/worker/session_job.h"
 
 namespace leeway::worker {
@@ -78,6 +82,77 @@ TEST_CASE("top-k sends the largest, and everything in the end, skipped steps lef
   CHECK(after(6) == Floats{5, 4, 2});
   session->finish({});
   CHECK(job.scheduler.finished()->bytes_pushed == 9 * 4 + 4 * 3 * 6);
+}
+
+TEST_CASE("top-k: a worker stands still for a checkpoint, keeps its residual, and its last one") {
+  char directory[] = "/tmp/leeway-residual-XXXXXX";
+  REQUIRE(mkdtemp(directory) != nullptr);
+  Job job;
+  job.scheduler.settings["gradient_codec"] = "topk";  // one of three elements
+  job.scheduler.checkpoint_dir = directory;
+  auto session = job.start();
+  const auto push = [&](const Floats& b) {
+    Floats scaled = b;
+    for (float& x : scaled) x *= static_cast<float>(session->loss_scale());
+    session->push(job.a, Floats(6, 0));
+    session->push(job.b, scaled);
+    session->commit({});
+  };
+  const auto stands_at = [&](std::int64_t clock) {
+    return job.scheduler.reported(
+        [&](const auto& report) { return report.paused == "000001" && report.clock == clock; });
+  };
+  REQUIRE(session->begin_step());
+  job.scheduler.order(rpc::CheckpointStage::PAUSE, "000001");
+  push({1, 2, 4});  // a step that has begun is done first; 4 goes
+  bool stood_first = false, stood_then = false;
+  std::thread scheduler([&] {
+    stood_first = stands_at(1);
+    job.scheduler.order(rpc::CheckpointStage::PAUSE, "000001", {{0, 2}});  // others are there
+    stood_then = stands_at(2);
+    job.scheduler.order(rpc::CheckpointStage::HOLD, "000001", {{0, 2}});
+    job.scheduler.order(rpc::CheckpointStage::CUT, "000001", {{0, 2}});
+  });
+  REQUIRE(session->begin_step());
+  push({0, 0, 8});  // 8 goes
+  REQUIRE(session->begin_step());
+  scheduler.join();
+  CHECK(stood_first);
+  CHECK(stood_then);
+  push({16, 0, 0});  // 17 goes; the checkpoint has what was before
+  CHECK(job.scheduler.reported(
+      [](const auto& report) { return report.residuals.contains("000001"); }));
+  session->finish({});
+  const auto report = job.scheduler.finished();
+  REQUIRE(report->residuals.size() == 2);
+  session.reset();
+
+  storage::Manifest manifest{.tensors = {{"a", {2, 3}}, {"b", {3}}, {"none", {0, 4}}},
+                             .partitions = {{0, 0, 4, 0}, {0, 4, 2, 0}, {1, 0, 3, 0}},
+                             .shard_digests = {"none"}};
+  const auto manifests = value_or_throw(storage::ManifestStore::open(directory));
+  for (const auto& [id, shard] : {std::pair("000001", "000001"), std::pair("000002", "end-5")}) {
+    manifest.id = id;
+    manifest.workers[0].residual = {shard, report->residuals.at(shard).digest};
+    value_or_throw(manifests->commit(manifest));
+  }
+  // What a resumed worker pushes first is what the checkpoint has.
+  for (const auto& [id, moved] :
+       {std::pair("000001", Floats{-1, -2, 0}), std::pair("000002", Floats{0, -2, 0})}) {
+    Job resumed(Dtype::kF32, true);
+    resumed.scheduler.settings = job.scheduler.settings;
+    resumed.scheduler.checkpoint_dir = directory;
+    resumed.scheduler.restore = id;
+    resumed.scheduler.progress.emplace();
+    resumed.scheduler.progress->clock = 2;
+    resumed.scheduler.progress->residual = true;
+    auto again = resumed.start();
+    for (int step = 0; step < 2; ++step) resumed.step(*again, 0);
+    CHECK(resumed.servers[0].has_endings(2));
+    again.reset();
+    CHECK(resumed.servers[0].masters().at(PartitionId(2)) == moved);
+  }
+  std::filesystem::remove_all(directory);
 }
 
 TEST_CASE(

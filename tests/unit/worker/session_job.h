@@ -49,7 +49,7 @@ struct Job {
   ~Job() {
     for (const FakeServer& server : servers) {
       const auto error = server.error();
-      CHECK_MESSAGE(!error, *error);
+      CHECK_MESSAGE(!error, error.value_or(""));
     }
   }
 
