@@ -55,9 +55,9 @@ struct EndpointOptions {
 struct EndpointInfo {
   struct Rail {
     std::string fabric;          // the family: efa | verbs | tcp | shm
-    std::string provider;        // libfabric's own name, "tcp;ofi_rxm"
+    std::string provider;        // libfabric's name or ours: "verbs;ofi_rxm"
     std::string device;          // domain or NIC name
-    std::string printable;       // for people: "fi_sockaddr_in://127.0.0.1:40123"
+    std::string printable;       // for people: "tcp://127.0.0.1:40123"
     std::uint32_t megabits = 0;  // per second, 0 = not known
     int numa_node = -1;          // of the NIC, -1 = not known
     bool near = true;            // to EndpointOptions::gpu
@@ -158,7 +158,7 @@ struct EndpointCounters {
   std::uint64_t bytes_read = 0, bytes_written = 0;
 };
 
-// For log lines: "tcp;ofi_rxm on lo at fi_sockaddr_in://127.0.0.1:40123 and leeway-shm on ...".
+// For log lines: "leeway-tcp on lo at tcp://127.0.0.1:40123 and leeway-shm on ...".
 std::string describe(const EndpointInfo& info);
 
 class Endpoint {

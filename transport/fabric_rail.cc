@@ -3,12 +3,10 @@
 #include <fmt/format.h>
 #include <rdma/fi_eq.h>
 #include <rdma/fi_rma.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <mutex>
 
 #include "common/log.h"
 #include "common/monotonic.h"
@@ -22,8 +20,6 @@ constexpr std::size_t kMaxMessage = 8192;
 constexpr std::size_t kReceivesPerPeer = 16;
 constexpr std::size_t kMinReceives = 64, kMaxReceives = 1024;
 constexpr std::size_t kSendBlock = 64, kMaxSends = 4096;
-// How long a closing endpoint waits for reads that are under way.
-constexpr Duration kEndReads = milliseconds(500);
 
 // libfabric's errors as ours. What it says of a peer that died differs from provider to provider,
 // so everything that is not clearly the caller's or the machine's counts as the peer's absence.
@@ -79,48 +75,7 @@ FabricRail::FabricRail(Choice choice, std::uint32_t peers, const Standing& stand
 
 FabricRail::~FabricRail() = default;
 
-void FabricRail::close() noexcept {
-  if (info_.traits->closes_after_reads && reads_ > 0) end_reads();
-  endpoint_.reset();
-}
-
-// What is still coming in comes to its end, for a while. Where a peer has stopped in the middle of
-// it the endpoint stays open, until the process ends: nobody polls it, so it touches nothing more.
-void FabricRail::end_reads() {
-  class Nobody final : public RailUser {
-    void message(std::span<const std::byte>) override {}
-    void done(Ticket&, Status) override {}
-  } nobody;
-  const TimePoint until = MonotonicClock::now() + kEndReads;
-  while (reads_ > 0 && MonotonicClock::now() < until)
-    if (!poll(nobody)) sched_yield();
-  if (reads_ == 0) return;
-  log::warning("fabric {}: {} reads from a peer that has stopped stay open until this process ends",
-               info_.traits->family, reads_);
-  struct Open {
-    std::shared_ptr<FabricDomain> domain;
-    std::vector<std::unique_ptr<Posted>> posted;
-    std::vector<Posted> receives;
-    std::vector<Buffers> buffers;
-    Fid<fid_av> addresses;
-    Fid<fid_cq> queue;
-    Fid<fid_ep> endpoint;
-  };
-  // Never destroyed.
-  static auto& open = *new std::vector<std::unique_ptr<Open>>;
-  static std::mutex mutex;
-  auto kept = std::make_unique<Open>();
-  kept->domain = domain_;
-  kept->posted = std::move(posted_);
-  kept->receives = std::move(receives_);
-  kept->buffers = std::move(send_blocks_);
-  kept->buffers.push_back(std::move(receive_buffers_));
-  kept->addresses = std::move(addresses_fid_);
-  kept->queue = std::move(queue_);
-  kept->endpoint = std::move(endpoint_);
-  const std::lock_guard lock(mutex);
-  open.push_back(std::move(kept));
-}
+void FabricRail::close() noexcept { endpoint_.reset(); }
 
 void FabricRail::open_objects(std::uint32_t peers) {
   fi_info& info = *domain_->info;
@@ -258,14 +213,12 @@ FabricRail::Posted* FabricRail::take(Address& address, Ticket& ticket) {
   free_posted_.pop_back();
   posted->ticket = &ticket;
   posted->address = &address;
-  posted->read = false;
   return posted;
 }
 
 Result<Rail::Post> FabricRail::outcome(ssize_t error, Posted* posted, std::string_view verb) {
   if (error == 0) {
     ++posted->address->under_way;
-    if (posted->read) ++reads_;
     return Post::kTaken;
   }
   free_posted_.push_back(posted);
@@ -315,7 +268,6 @@ Result<Rail::Post> FabricRail::read(RailPeer peer, LocalPiece into, Window from,
   LEEWAY_CHECK(found != peers_.end());
   Posted* posted = take(*found->second, ticket);
   posted->buffer = kMaxSends;
-  posted->read = true;
   const auto* registration = static_cast<const FabricRegistration*>(into.registration);
   return outcome(fi_read(endpoint_.get(), into.data, into.size, registration->descriptor(),
                          found->second->index, from.address, from.key, &posted->context),
@@ -394,7 +346,6 @@ void FabricRail::over(Posted& posted, RailUser& user, Status status) {
   Address& address = *std::exchange(posted.address, nullptr);
   free_posted_.push_back(&posted);
   --address.under_way;
-  if (posted.read) --reads_;
   forget_if_unused(address);
   user.done(ticket, std::move(status));
 }

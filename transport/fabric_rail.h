@@ -59,7 +59,6 @@ class FabricRail final : public Rail {
     Ticket* ticket = nullptr;    // null: a receive
     Address* address = nullptr;  // of a send, read or write
     std::size_t buffer = 0;      // of a send or receive
-    bool read = false;
   };
 
   void open_objects(std::uint32_t peers);
@@ -74,7 +73,6 @@ class FabricRail final : public Rail {
   Posted* take(Address& address, Ticket& ticket);
   Result<Post> outcome(ssize_t error, Posted* posted, std::string_view verb);
   void over(Posted& posted, RailUser& user, Status status);
-  void end_reads();
 
   std::shared_ptr<FabricDomain> domain_;
   RailInfo info_;
@@ -95,7 +93,6 @@ class FabricRail final : public Rail {
   std::map<std::string, std::unique_ptr<Address>, std::less<>> addresses_;
   std::unordered_map<std::uint64_t, Address*> peers_;
   std::uint64_t next_peer_ = 1;
-  std::size_t reads_ = 0;  // under way
 
   Fid<fid_av> addresses_fid_;
   Fid<fid_cq> queue_;

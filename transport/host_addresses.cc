@@ -16,17 +16,27 @@
 namespace leeway::transport {
 namespace {
 
-std::vector<std::string> addresses_here() {
-  std::vector<std::string> here;
+struct Own {
+  std::string address, interface;
+};
+
+std::vector<Own> list_own() {
+  std::vector<Own> own;
   ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) return here;
+  if (getifaddrs(&list) != 0) return own;
   const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(list, freeifaddrs);
   for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
     if (entry->ifa_addr == nullptr) continue;
     const std::string text = numeric_address(entry->ifa_addr);
-    if (!text.empty() && std::find(here.begin(), here.end(), text) == here.end())
-      here.push_back(text);
+    if (!text.empty()) own.push_back({text, entry->ifa_name});
   }
+  return own;
+}
+
+std::vector<std::string> addresses_here() {
+  std::vector<std::string> here;
+  for (const Own& own : list_own())
+    if (std::find(here.begin(), here.end(), own.address) == here.end()) here.push_back(own.address);
   return here;
 }
 
@@ -44,6 +54,13 @@ std::string numeric_address(const sockaddr* address) {
 
 bool is_loopback(const std::string& address) {
   return address.starts_with("127.") || address == "::1" || address == "localhost";
+}
+
+std::string interface_of(const std::string& address) {
+  if (is_loopback(address)) return "lo";  // also those of 127/8 that are not listed
+  for (const Own& own : list_own())
+    if (own.address == address) return own.interface;
+  return "";
 }
 
 std::string own_address(const std::string& bind) {

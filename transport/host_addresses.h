@@ -13,6 +13,9 @@ std::string own_address(const std::string& bind);
 
 bool is_loopback(const std::string& address);
 
+// The network interface that a numeric address of ours is on; "" when none has it.
+std::string interface_of(const std::string& address);
+
 // "10.0.0.1", "fe80::1"; "" for what is no IP address.
 std::string numeric_address(const sockaddr* address);
 

@@ -1,9 +1,7 @@
 #include "transport/host_rail.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -11,7 +9,6 @@
 #include <limits>
 #include <utility>
 
-#include "common/log.h"
 #include "transport/providers.h"
 
 namespace leeway::transport {
@@ -55,18 +52,15 @@ void watch(const FileDescriptor& epoll, int descriptor, std::uint64_t tag) {
     throw ConfigError(fmt::format("epoll: {}", std::strerror(errno)));
 }
 
-int open_spare() noexcept { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
-
 }  // namespace
 
-HostRail::HostRail()
-    : epoll_(epoll_create1(EPOLL_CLOEXEC)), spare_(open_spare()), last_id_(kRegistryTag) {
-  if (!epoll_ || !spare_)
+HostRail::HostRail() : epoll_(epoll_create1(EPOLL_CLOEXEC)), last_id_(kRegistryTag) {
+  if (!epoll_)
     throw ConfigError(fmt::format("descriptors for peers of this host: {}; raise `ulimit -n`",
                                   std::strerror(errno)));
   const std::string name = random_host_name();
-  listener_ = listen_as(name);
-  watch(epoll_, listener_.get(), kListenerTag);
+  acceptor_.emplace("shm", listen_as(name));
+  watch(epoll_, acceptor_->descriptor(), kListenerTag);
   watch(epoll_, registry_.news(), kRegistryTag);
   info_.traits = &family_traits("shm");
   info_.provider = "leeway-shm";
@@ -209,26 +203,14 @@ bool HostRail::look_at(std::uint64_t tag, std::uint32_t events) {
 
 void HostRail::accept_newcomers() {
   for (int i = 0; i < kNewcomersAtOnce; ++i) {
-    FileDescriptor accepted(
-        accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (!accepted) {
-      if (errno == EMFILE || errno == ENFILE) turn_away_one();
-      return;
-    }
+    FileDescriptor accepted = acceptor_->next();
+    if (!accepted) return;
     const std::uint64_t id = ++last_id_;
     HostSocket socket(std::move(accepted), epoll_.get(), id);
     // Anybody in the network namespace may knock; they are closed without a word.
     if (!socket.trusted() || !socket.watch()) continue;
     receivers_.emplace(id, std::make_unique<HostReceiver>(std::move(socket), registry_));
   }
-}
-
-// Else it would be waiting at the door for ever, and keep us awake.
-void HostRail::turn_away_one() {
-  spare_.reset();
-  FileDescriptor(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC)).reset();
-  spare_.reset(open_spare());
-  log::warning("fabric shm: a peer was turned away, no descriptors left; raise `ulimit -n`");
 }
 
 void HostRail::retire_dropped() {

@@ -15,11 +15,13 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "transport/acceptor.h"
 #include "transport/file_descriptor.h"
 #include "transport/host_receiver.h"
 #include "transport/host_registry.h"
@@ -55,7 +57,6 @@ class HostRail final : public Rail {
   bool look_at_sockets();
   bool look_at(std::uint64_t tag, std::uint32_t events);
   void accept_newcomers();
-  void turn_away_one();
   void retire_dropped();
   bool copy_slice();
   bool finish(RailUser& user);
@@ -67,8 +68,7 @@ class HostRail final : public Rail {
   RailInfo info_;
   HostRegistry registry_;
   FileDescriptor epoll_;
-  FileDescriptor listener_;
-  FileDescriptor spare_;  // for turning somebody away when there are no descriptors left
+  std::optional<Acceptor> acceptor_;
   std::uint64_t last_id_;
   // By their numbers, which are their epoll tags too.
   std::unordered_map<std::uint64_t, std::unique_ptr<HostSender>> senders_;

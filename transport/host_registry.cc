@@ -8,7 +8,7 @@
 #include <cstring>
 #include <utility>
 
-#include "transport/host_socket.h"
+#include "transport/random_number.h"
 
 namespace leeway::transport {
 

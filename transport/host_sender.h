@@ -27,11 +27,6 @@
 
 namespace leeway::transport {
 
-struct FinishedTicket {
-  Ticket* ticket;
-  Status status;
-};
-
 class HostSender {
  public:
   enum class Direction { kRead, kWrite };

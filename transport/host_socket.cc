@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <sys/epoll.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -11,6 +10,8 @@
 #include <cerrno>
 #include <cstring>
 #include <utility>
+
+#include "transport/random_number.h"
 
 namespace leeway::transport {
 namespace {
@@ -60,13 +61,6 @@ FileDescriptor take_descriptors(msghdr& header) noexcept {
 }
 
 }  // namespace
-
-std::uint64_t random_number() {
-  std::uint64_t number = 0;
-  if (getrandom(&number, sizeof number, 0) != sizeof number)
-    throw ConfigError(fmt::format("getrandom: {}", std::strerror(errno)));
-  return number;
-}
 
 std::string random_host_name() { return fmt::format("{}{:016x}", kPrefix, random_number()); }
 

@@ -49,7 +49,6 @@ inline constexpr std::uint32_t kHostVersion = 2;
 // "leeway-" and 16 hexadecimal digits.
 std::string random_host_name();
 bool is_host_name(std::string_view name) noexcept;
-std::uint64_t random_number();
 
 // Throws ConfigError.
 FileDescriptor listen_as(const std::string& name);

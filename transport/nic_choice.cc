@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <map>
 
 #include "common/knobs.h"
@@ -396,6 +397,14 @@ std::vector<RailPlan> plan_addresses(const Topology& topology,
   }
   weigh(rails);
   return rails;
+}
+
+std::size_t tcp_streams(double rate_gbps, std::size_t nics) {
+  constexpr double kOne = 5;
+  constexpr std::size_t kMost = 8, kMostInAll = 32;
+  const auto wanted = static_cast<std::size_t>(std::ceil(std::min(rate_gbps, 1000.0) / kOne));
+  return std::clamp<std::size_t>(std::min(wanted, kMostInAll / std::max<std::size_t>(nics, 1)), 1,
+                                 kMost);
 }
 
 std::optional<std::string> local_gpu(const Topology& topology, const char* local_rank,

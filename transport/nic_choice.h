@@ -18,7 +18,7 @@ struct RailRequest {
   // NICs, network interfaces or IP addresses; when there are any, these and no others are used.
   std::vector<std::string> devices;
   std::optional<std::string> gpu;  // PCI address of the one that the process computes on
-  // The families that libfabric offers here; `auto` passes over the others. Nothing: not asked.
+  // The families that there is a way to here; `auto` passes over the others. Nothing: not asked.
   std::optional<std::vector<Family>> offered;
 };
 
@@ -68,6 +68,11 @@ std::vector<RailPlan> choose_rails(const Topology& topology, const RailRequest& 
 std::vector<RailPlan> plan_addresses(const Topology& topology,
                                      const std::vector<std::string>& addresses,
                                      const std::optional<std::string>& gpu);
+
+// How many connections of TCP to a peer, each a rail, are as fast as a NIC of this rate (0: not
+// known), with so many NICs in use: cloud networks limit one flow to 5 Gbit/s, and one core moves
+// not much more.
+std::size_t tcp_streams(double rate_gbps, std::size_t nics);
 
 // The PCI address of the GPU that a process computes on, from LOCAL_RANK and CUDA_VISIBLE_DEVICES
 // as they are in its environment: number LOCAL_RANK of the visible ones, going round, GPUs numbered

@@ -17,10 +17,6 @@ using namespace std::string_view_literals;
 
 constexpr std::array kEfaNames = {"efa"sv};
 constexpr std::array kVerbsNames = {"verbs;ofi_rxm"sv};
-// Up to 1.17 "tcp" has connections only and FI_EP_RDM comes as "tcp;ofi_rxm"; from 1.18 it is
-// itself RDM. What became it was called "net" in 1.17; asking for that may bring "net;ofi_rxm",
-// which is neither and not accepted.
-constexpr std::array kTcpNames = {"tcp"sv, "tcp;ofi_rxm"sv, "net"sv};
 constexpr std::array kTable = {
     ProviderTraits{.family = "efa",
                    .names = kEfaNames,
@@ -33,7 +29,6 @@ constexpr std::array kTable = {
                    .rxm_queue = 0,
                    .rxm_shared_receives = 0,
                    .delivery = Delivery::kAsked,
-                   .closes_after_reads = false,
                    .remedy = "run on an instance with an EFA device and its driver"},
     ProviderTraits{.family = "verbs",
                    .names = kVerbsNames,
@@ -46,23 +41,21 @@ constexpr std::array kTable = {
                    .rxm_queue = 64,
                    .rxm_shared_receives = 256,
                    .delivery = Delivery::kAlways,
-                   .closes_after_reads = false,
                    .remedy =
                        "check that ibv_devinfo shows an active port and that the address given "
                        "with --bind is on it"},
     ProviderTraits{.family = "tcp",
-                   .names = kTcpNames,
+                   .names = {},
                    .waiting = Waiting::kDescriptor,
-                   .strict_memory = true,
+                   .strict_memory = false,
                    .pins_memory = false,
                    .maps_memory = false,
                    .binds_to_ip = true,
                    .sized_by_peers = false,
-                   .rxm_queue = 64,
+                   .rxm_queue = 0,
                    .rxm_shared_receives = 0,
-                   .delivery = Delivery::kAsked,
-                   .closes_after_reads = true,
-                   .remedy = "install a libfabric with its tcp provider (Debian: libfabric1)"},
+                   .delivery = Delivery::kAlways,
+                   .remedy = "give an address of this machine with --bind"},
     ProviderTraits{
         .family = "shm",
         .names = {},
@@ -75,7 +68,6 @@ constexpr std::array kTable = {
         .rxm_queue = 0,
         .rxm_shared_receives = 0,
         .delivery = Delivery::kAlways,
-        .closes_after_reads = false,
         .remedy = "run both processes on one host, in one network namespace, as one user"},
 };
 
@@ -153,7 +145,7 @@ void set_parameters(const ProviderTraits& traits, std::uint32_t peers) {
 std::string what_is_there() {
   std::vector<std::string_view> found;
   for (const ProviderTraits& traits : kTable)
-    if (traits.names.empty() || look_for(traits, {})) found.push_back(traits.family);
+    if (traits.ours() || look_for(traits, {})) found.push_back(traits.family);
   return fmt::format("{}", fmt::join(found, ", "));
 }
 

@@ -26,14 +26,17 @@ enum class Delivery {
 };
 
 struct ProviderTraits {
+  bool ours() const noexcept { return names.empty(); }  // no provider of libfabric's
+
   std::string_view family;
   std::span<const std::string_view> names;  // libfabric's names for it, best first; none: our own
   Waiting waiting;
-  // Makes the provider use virtual addresses and keys of its own, as EFA and verbs do anyway.
+  // Makes the provider use virtual addresses and keys of its own, as EFA and verbs do anyway: for
+  // tests of that where there is neither.
   bool strict_memory;
   bool pins_memory;     // registering counts against `ulimit -l`
   bool maps_memory;     // peers map what they may reach: it has to be shareable
-  bool binds_to_ip;     // has one endpoint for each IP address
+  bool binds_to_ip;     // has an endpoint of its own at each IP address
   bool sized_by_peers;  // queue lengths follow FI_UNIVERSE_SIZE
   // Queue entries of each connection under rxm, where that is a layer of the provider; else 0. It
   // touches buffers for all of them at once: its own choice costs 90 MB and a second an endpoint.
@@ -43,9 +46,6 @@ struct ProviderTraits {
   // found a message of it still unread, and posted the buffer to the connection again.
   std::size_t rxm_shared_receives;
   Delivery delivery;
-  // libfabric 1.17: a connection that closes while bytes of a read come in ends that read twice,
-  // the second time out of memory that it has freed, and crashes.
-  bool closes_after_reads;
   std::string_view remedy;  // what to do when it is not there
 };
 
@@ -57,8 +57,8 @@ struct Choice {
   Info info;
 };
 
-// Where a rail is to be opened: an IP address for families that bind to one, else a domain's name;
-// empty = the first that there is.
+// Where a rail of libfabric's is to be opened: an IP address for families that bind to one, else a
+// domain's name; empty = the first that there is.
 struct Place {
   std::string address;
   std::uint16_t port = 0;  // 0 = any that is free

@@ -1,6 +1,6 @@
-// One way to reach peers: a libfabric endpoint on one NIC (fabric_rail.h), or the shared memory of
-// this host (host_rail.h). An Endpoint has one or several and hides them; whoever adds another kind
-// implements this.
+// One way to reach peers: a libfabric endpoint on one NIC (fabric_rail.h), TCP (stream_rail.h), or
+// the shared memory of this host (host_rail.h). An Endpoint has one or several and hides them;
+// whoever adds another kind implements this.
 //
 // enlist() from any thread, everything else from the thread that owns the endpoint. A rail has no
 // thread and no deadlines of its own: it moves when it is polled, and the endpoint decides how long
@@ -29,7 +29,7 @@ using RailPeer = Strong<struct RailPeerTag, std::uint64_t>;
 
 struct RailInfo {
   const ProviderTraits* traits = nullptr;
-  std::string provider;   // libfabric's own name, or ours: "tcp;ofi_rxm", "leeway-shm"
+  std::string provider;   // libfabric's own name, or ours: "verbs;ofi_rxm", "leeway-shm"
   std::string device;     // domain or NIC
   std::string printable;  // its address, for people
   std::vector<std::byte> address;
@@ -54,6 +54,11 @@ class Registration {
 
 // What comes back when something that was posted is over.
 struct Ticket {};
+// One that a rail has to tell its user of.
+struct FinishedTicket {
+  Ticket* ticket;
+  Status status;
+};
 
 // The bytes of this side of a transfer.
 struct LocalPiece {

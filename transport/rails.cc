@@ -13,8 +13,8 @@
 #include "transport/host_rail.h"
 #include "transport/inventory.h"
 #include "transport/nic_choice.h"
-#include "transport/numa_bind.h"
 #include "transport/providers.h"
+#include "transport/stream_rail.h"
 
 namespace leeway::transport {
 namespace {
@@ -36,8 +36,7 @@ void open_at(const ProviderTraits& traits, Place place, const EndpointOptions& o
   const FabricRail::Standing standing{.megabits = static_cast<std::uint32_t>(plan.rate_gbps * 1000),
                                       .numa_node = plan.numa_node,
                                       .near = plan.near};
-  // Sockets would copy it by the CPU, and in the call.
-  place.device_memory = options.device_memory && traits.pins_memory;
+  place.device_memory = options.device_memory;
   if (place.device_memory && !look_for(traits, place)) place.device_memory = false;
   rails.push_back(
       std::make_unique<FabricRail>(choose_provider(traits, place), options.peers, standing));
@@ -49,18 +48,27 @@ std::optional<std::string> gpu_of(const EndpointOptions& options, const Topology
   return options.gpu.empty() ? std::nullopt : std::optional(options.gpu);
 }
 
-// Sockets: one rail for each address that was given.
-void open_addresses(const ProviderTraits& traits, const EndpointOptions& options, Rails& rails) {
+// TCP: a rail for each address that was given, or several on a fast NIC.
+void open_addresses(const EndpointOptions& options, Rails& rails) {
   auto addresses = split(options.bind);
   if (addresses.empty())
     throw ConfigError("bind address '': give one of this machine's, or several with commas");
   for (std::string& address : addresses) address = own_address(address);
-  // One alone has nothing to share, but may be on one of several NUMA nodes.
-  const Topology topology =
-      addresses.size() > 1 || read_numa().nodes.size() > 1 ? read_topology() : Topology();
-  const auto gpu = addresses.size() > 1 ? gpu_of(options, topology) : std::nullopt;
-  for (const RailPlan& plan : plan_addresses(topology, addresses, gpu))
-    open_at(traits, {.address = plan.address, .port = options.port}, options, plan, rails);
+  // Of the loopback there is nothing to know.
+  const bool nics = !std::ranges::all_of(addresses, is_loopback);
+  const Topology topology = nics ? read_topology() : Topology();
+  const auto gpu = addresses.size() > 1 && nics ? gpu_of(options, topology) : std::nullopt;
+  for (const RailPlan& plan : plan_addresses(topology, addresses, gpu)) {
+    const std::size_t streams = tcp_streams(plan.rate_gbps, addresses.size());
+    for (std::size_t i = 0; i < streams; ++i)
+      rails.push_back(std::make_unique<StreamRail>(StreamRail::Place{
+          .address = plan.address,
+          .port = i == 0 ? options.port : std::uint16_t{0},
+          .megabits =
+              static_cast<std::uint32_t>(plan.rate_gbps * 1000 / static_cast<double>(streams)),
+          .numa_node = plan.numa_node,
+          .near = plan.near}));
+  }
 }
 
 // NICs: those of the inventory, or of it those that the addresses given are on.
@@ -79,13 +87,12 @@ void open_nics(const ProviderTraits& traits, const EndpointOptions& options, Rai
 }
 
 void open_family(const ProviderTraits& traits, const EndpointOptions& options, Rails& rails) {
-  if (traits.names.empty()) {
-    rails.push_back(std::make_unique<HostRail>());
-  } else if (traits.pins_memory) {
+  if (!traits.ours())
     open_nics(traits, options, rails);
-  } else {
-    open_addresses(traits, options, rails);
-  }
+  else if (traits.binds_to_ip)
+    open_addresses(options, rails);
+  else
+    rails.push_back(std::make_unique<HostRail>());
 }
 
 }  // namespace
@@ -98,7 +105,7 @@ std::vector<std::unique_ptr<Rail>> open_rails(const EndpointOptions& options) {
   if (options.fabric == "auto") {
     // The best that reaches other hosts, and beside it shared memory for peers of this one.
     for (const ProviderTraits& traits : provider_table())
-      if (rails.empty() && !traits.names.empty() && look_for(traits, {}))
+      if (rails.empty() && (traits.ours() || look_for(traits, {})))
         open_family(traits, options, rails);
     open_family(family_traits("shm"), options, rails);
     return rails;

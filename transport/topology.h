@@ -12,7 +12,7 @@
 
 namespace leeway::transport {
 
-// Which of libfabric's families drives a NIC; best first.
+// Which family of fabrics drives a NIC; best first.
 enum class Family : std::uint8_t { kEfa, kVerbs, kTcp };
 enum class PortState : std::uint8_t { kActive, kDown };
 enum class LinkLayer : std::uint8_t { kInfiniBand, kEthernet, kEfa };

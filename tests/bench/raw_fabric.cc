@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "tests/unit/transport/libfabric_tcp.h"
 #include "transport/fabric_domain.h"
 #include "transport/host_memory.h"
 #include "transport/providers.h"
@@ -19,6 +20,7 @@ using transport::FabricRegistration;
 using transport::Fid;
 using transport::HostMemory;
 using transport::Window;
+using transport::testing::kLibfabricTcp;
 
 struct RawFabric::Impl {
   std::shared_ptr<FabricDomain> domain;
@@ -71,9 +73,11 @@ RawFabric::RawFabric(const std::string& fabric, std::size_t bytes)
     : impl_(std::make_unique<Impl>()) {
   const transport::KeepSignals keep;
   for (const auto& traits : transport::provider_table()) transport::set_parameters(traits, kPeers);
+  transport::set_parameters(kLibfabricTcp, kPeers);
   impl_->domain = std::make_shared<FabricDomain>(
-      fabric == "shm"
-          ? transport::choose_provider(kShm, {})
+      fabric == "shm" ? transport::choose_provider(kShm, {})
+      : fabric == "tcp"
+          ? transport::choose_provider(kLibfabricTcp, {.address = kAddress})
           : transport::choose_provider(transport::family_traits(fabric), {.address = kAddress}));
   impl_->region = value_or_throw(HostMemory::make(bytes, HostMemory::Kind::kPrivate));
   impl_->registration = value_or_throw(

@@ -161,6 +161,7 @@ TEST_CASE("disconnecting fails what is pending to that peer alone, and the peer 
 }
 
 TEST_CASE("what is pending when an endpoint closes is cancelled, each once") {
+  if (!fabric().may_close_in_reads()) return;
   constexpr int kCount = 50;
   std::atomic<int> good = 0, cancelled = 0, ended = 0, after = 0;
   bool timer_ran = false;
@@ -192,6 +193,7 @@ TEST_CASE("what is pending when an endpoint closes is cancelled, each once") {
 }
 
 TEST_CASE("both sides close with everything in flight") {
+  if (!fabric().may_close_in_reads()) return;
   constexpr std::size_t kSize = 1 << 20;
   for (int round = 0; round < 6; ++round) {
     CAPTURE(round);
@@ -228,6 +230,7 @@ TEST_CASE("both sides close with everything in flight") {
 }
 
 TEST_CASE("an endpoint closes in the middle of reads, on either side of them") {
+  if (!fabric().may_close_in_reads()) return;
   constexpr std::size_t kSize = 1 << 20, kReads = 24;
   for (std::size_t round = 0; round < 3 * kReads; ++round) {
     CAPTURE(round);

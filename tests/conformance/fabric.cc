@@ -5,7 +5,9 @@
 
 #include "tests/conformance/hostile_rail.h"
 #include "tests/conformance/loopback_rail.h"
+#include "tests/unit/transport/libfabric_tcp.h"
 #include "transport/endpoint_impl.h"
+#include "transport/fabric_rail.h"
 
 namespace leeway::conformance {
 namespace {
@@ -26,6 +28,18 @@ std::unique_ptr<transport::Endpoint> open_hostile(const OpenOptions& options) {
                                   {.fabric = "hostile", .max_transfer = options.max_transfer});
 }
 
+std::unique_ptr<transport::Endpoint> open_libfabric_tcp(const OpenOptions& options) {
+  using transport::testing::kLibfabricTcp;
+  transport::set_parameters(kLibfabricTcp, options.peers);
+  std::vector<std::unique_ptr<transport::Rail>> rails;
+  rails.push_back(std::make_unique<transport::FabricRail>(
+      transport::choose_provider(kLibfabricTcp, {.address = fabric().bind, .port = options.port}),
+      options.peers, transport::FabricRail::Standing{}));
+  return transport::endpoint_over(
+      std::move(rails),
+      {.fabric = "ofi", .peers = options.peers, .max_transfer = options.max_transfer});
+}
+
 }  // namespace
 
 const Fabric& fabric() { return chosen_fabric(); }
@@ -33,6 +47,7 @@ void choose_fabric(Fabric chosen) { chosen_fabric() = std::move(chosen); }
 
 std::unique_ptr<transport::Endpoint> open_endpoint(const OpenOptions& options) {
   if (fabric().hostile()) return open_hostile(options);
+  if (fabric().libfabric_tcp()) return open_libfabric_tcp(options);
   return transport::Endpoint::open({.fabric = fabric().name,
                                     .bind = fabric().bind,
                                     .port = options.port,

@@ -72,7 +72,8 @@ std::vector<std::string> hidden_rails(const transport::NicChoice& choice,
                                       const FabricFacts& fabric) {
   std::vector<std::string> out;
   for (const transport::RailPlan& rail : choice.rails)
-    if (std::none_of(fabric.offers.begin(), fabric.offers.end(), [&](const Offer& offer) {
+    if (rail.family != Family::kTcp &&
+        std::none_of(fabric.offers.begin(), fabric.offers.end(), [&](const Offer& offer) {
           return offer.family == transport::to_string(rail.family) &&
                  std::find(offer.domains.begin(), offer.domains.end(), rail.domain) !=
                      offer.domains.end();
@@ -110,7 +111,8 @@ std::string print_bytes(std::uint64_t bytes) {
 std::vector<Family> offered_families(const FabricFacts& fabric) {
   std::vector<Family> out;
   for (const Family family : {Family::kEfa, Family::kVerbs, Family::kTcp})
-    if (std::any_of(fabric.offers.begin(), fabric.offers.end(), [&](const Offer& offer) {
+    if (family == Family::kTcp ||
+        std::any_of(fabric.offers.begin(), fabric.offers.end(), [&](const Offer& offer) {
           return offer.family == transport::to_string(family);
         }))
       out.push_back(family);
@@ -130,17 +132,12 @@ Finding check_libfabric(const FabricFacts& fabric, const Topology& topology) {
         fmt::format("{}: {} ({})", offer.family, offer.provider, fmt::join(offer.domains, ", ")));
   out.found = fmt::format(
       "{}.{}; {}", fabric.major, fabric.minor,
-      offers.empty() ? "offers nothing usable" : fmt::format("{}", fmt::join(offers, "; ")));
+      offers.empty() ? "offers no RDMA device" : fmt::format("{}", fmt::join(offers, "; ")));
   const auto idle = idle_hardware(fabric, topology);
   if (std::pair(fabric.major, fabric.minor) < kOldestLibfabric) {
     out.level = Level::kProblem;
     out.change = fmt::format("install libfabric {}.{} or newer", kOldestLibfabric.first,
                              kOldestLibfabric.second);
-  } else if (fabric.offers.empty()) {
-    out.level = Level::kProblem;
-    out.change =
-        "install a libfabric with its tcp provider (Debian: libfabric1); FI_PROVIDER, "
-        "where set, must not hide it";
   } else if (!idle.empty()) {
     out.level = Level::kWarning;
     out.found += fmt::format("; nothing for {}", fmt::join(idle, ", "));

@@ -39,7 +39,8 @@ struct NicOutcome {
   std::string error;
 };
 
-// Families of NICs that libfabric offers: the last word of RailRequest.
+// Families of NICs that there is a way to here, tcp and what libfabric offers: the last word of
+// RailRequest.
 std::vector<transport::Family> offered_families(const FabricFacts& fabric);
 
 // The family that a job would use, "" when it could use none.

@@ -36,7 +36,7 @@ struct GpuFacts {
 
 // A provider that fi_getinfo names for a family.
 struct Offer {
-  std::string family;    // efa | verbs | tcp | shm
+  std::string family;    // efa | verbs
   std::string provider;  // libfabric's name
   std::vector<std::string> domains;
 };

@@ -19,7 +19,7 @@ JobSnapshot two_workers() {
   JobSnapshot snapshot{.phase = Phase::kDone, .settings = {{"staleness", "2"}}};
   snapshot.workers = {{.member = {Role::kWorker, 0},
                        .state = "FINISHED",
-                       .provider = "tcp;ofi_rxm",
+                       .provider = "leeway-tcp",
                        .worker = WorkerFigures{.clock = 100,
                                                .samples = 6400,
                                                .skipped_steps = 1,

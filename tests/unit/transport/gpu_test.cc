@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "tests/unit/transport/fake_cuda.h"
+#include "tests/unit/transport/libfabric_tcp.h"
 #include "transport/fabric_domain.h"
 #include "transport/gpu_buffer.h"
 #include "transport/host_memory.h"
@@ -69,10 +70,10 @@ TEST_CASE("GPU path: direct where rails, driver and kernel can; else staged, and
   CHECK(has(text([](F& f) { f.checksums = true; }, GpuPath::kStaged), "with checksums"));
   CHECK(has(text(
                 [](F& f) {
-                  f.rails.push_back({"tcp;ofi_rxm", true, false});
+                  f.rails.push_back({"leeway-tcp", true, false});
                 },
                 GpuPath::kStaged),
-            "provider tcp;ofi_rxm offers no FI_HMEM"));
+            "provider leeway-tcp offers no FI_HMEM"));
   CHECK(has(text([](F& f) { f.rails.erase(f.rails.begin()); }, GpuPath::kStaged),
             "peers of one host"));
 }
@@ -131,7 +132,7 @@ int stand_in(fid* domain, const fi_mr_attr* attributes, std::uint64_t flags,
 
 TEST_CASE("GPU memory is registered as FI_HMEM_CUDA of its device, the host's as the host's") {
   const auto domain = std::make_shared<FabricDomain>(
-      choose_provider(family_traits("tcp"), {.address = "127.0.0.1"}));
+      choose_provider(testing::kLibfabricTcp, {.address = "127.0.0.1"}));
   fi_ops_mr operations = *domain->domain->mr;
   asked.real = std::exchange(domain->domain->mr, &operations);
   operations.regattr = stand_in;

@@ -341,4 +341,16 @@ TEST_CASE(
     CHECK(rail.near);
 }
 
+TEST_CASE("tcp: a stream for each 5 Gbit/s of a NIC, and not too many in all") {
+  CHECK(tcp_streams(0, 1) == 1);  // loopback, or nobody said
+  CHECK(tcp_streams(1, 1) == 1);
+  CHECK(tcp_streams(5, 1) == 1);
+  CHECK(tcp_streams(10, 1) == 2);
+  CHECK(tcp_streams(25, 1) == 5);
+  CHECK(tcp_streams(400, 1) == 8);
+  CHECK(tcp_streams(1e300, 1) == 8);
+  CHECK(tcp_streams(100, 8) == 4);
+  CHECK(tcp_streams(100, 64) == 1);
+}
+
 }  // namespace leeway::transport

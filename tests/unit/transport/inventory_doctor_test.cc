@@ -34,8 +34,7 @@ Facts good() {
                      .offers = {{"verbs",
                                  "verbs;ofi_rxm",
                                  {"mlx5_0", "mlx5_3", "mlx5_4", "mlx5_5", "mlx5_6", "mlx5_9",
-                                  "mlx5_10", "mlx5_11"}},
-                                {"tcp", "tcp;ofi_rxm", {"eno3", "lo"}}}}};
+                                  "mlx5_10", "mlx5_11"}}}}};
 }
 
 bool has(const std::string& text, const std::string& part) {
@@ -194,27 +193,25 @@ TEST_CASE("doctor: how NICs reach GPU memory") {
   CHECK(check_gpu_memory(facts, "tcp", dgx).level == Level::kWarning);
 }
 
-TEST_CASE("doctor: an old or empty libfabric is a problem; idle hardware a warning") {
+TEST_CASE("doctor: an old libfabric is a problem; idle hardware a warning; tcp needs none") {
   const Topology dgx = recorded("dgx_like");
   Facts facts = good();
   CHECK(
       has(check_libfabric(facts.fabric, dgx).found, "1.17; verbs: verbs;ofi_rxm (mlx5_0, mlx5_3"));
   facts.fabric.minor = 16;
   CHECK(check_libfabric(facts.fabric, dgx).level == Level::kProblem);
-  facts.fabric = {.major = 2, .minor = 1, .offers = {{"tcp", "tcp", {"eno3"}}}};
+  facts.fabric = {.major = 2, .minor = 1, .offers = {}};
   const Finding idle = check_libfabric(facts.fabric, dgx);
   CHECK(idle.level == Level::kWarning);
   CHECK(has(idle.found, "nothing for mlx5_0, mlx5_1"));
   CHECK(has(idle.change, "ibverbs-providers"));
   CHECK(check_libfabric(facts.fabric, recorded("laptop")).level == Level::kOk);
-  facts.fabric.offers.clear();
-  CHECK(check_libfabric(facts.fabric, dgx).level == Level::kProblem);
 }
 
 TEST_CASE("doctor: NICs, and the family that the other checks go by") {
   const Topology p5 = recorded("p5_like");
   FabricFacts fabric = good().fabric;
-  fabric.offers = {{"efa", "efa", {}}, {"tcp", "tcp;ofi_rxm", {"wlp2s0", "lo"}}};
+  fabric.offers = {{"efa", "efa", {}}};
   for (const auto& rail : transport::choose_rails(p5, {}))
     fabric.offers[0].domains.push_back(rail.domain);
   const Finding all = check_nics({}, outcome(p5), fabric, p5);

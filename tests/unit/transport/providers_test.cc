@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <random>
 
+#include "tests/unit/transport/libfabric_tcp.h"
 #include "transport/fabric_domain.h"
 #include "transport/host_addresses.h"
 #include "transport/host_memory.h"
@@ -60,10 +61,10 @@ TEST_CASE("T1: an address that is not ours is refused by name, ours is honoured"
   CHECK(endpoint->info().printable.find("127.0.0.1:") != std::string::npos);
 }
 
-TEST_CASE("the table: every family has a remedy, and the strict memory modes run on tcp") {
+TEST_CASE("the table: every family has a remedy, and the strict memory modes run over TCP") {
   for (const ProviderTraits& traits : provider_table()) CHECK_FALSE(traits.remedy.empty());
   const auto domain = std::make_shared<FabricDomain>(
-      choose_provider(family_traits("tcp"), {.address = "127.0.0.1"}));
+      choose_provider(testing::kLibfabricTcp, {.address = "127.0.0.1"}));
   CHECK(domain->virtual_addresses);
   CHECK(domain->provider_keys);
   const auto memory = value_or_throw(HostMemory::make(4096, HostMemory::Kind::kPrivate));
