@@ -2,6 +2,8 @@
 // on the host, whichever way their bytes go, also over a hostile fabric.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "tests/conformance/device_rail.h"
 #include "tests/conformance/fabric.h"
 #include "tests/conformance/hostile_rail.h"
@@ -14,7 +16,7 @@ namespace {
 using transport::GpuPath;
 using transport::testing::FakeCuda;
 
-using Weights = std::vector<std::vector<float>>;  // by worker
+using Weights = std::vector<std::vector<float>>;  // by worker; with top-k then one's residual
 
 // Depends on what was pulled, so that old weights or a lost step would show.
 void coupled(std::size_t rank, std::uint64_t step, std::span<const float> weights,
@@ -38,7 +40,15 @@ Weights train(std::optional<TrainingOptions::OnGpus> gpus, std::uint64_t seed,
   TrainingCluster cluster(options);
   const std::string problem = cluster.train(coupled);
   REQUIRE_MESSAGE(problem.empty(), problem);
-  return cluster.final_weights();
+  Weights end = cluster.final_weights();
+  if (codec == "topk") {
+    end.push_back(cluster.residual(1));
+    CHECK(std::ranges::any_of(end.back(), [](float x) { return x != 0; }));
+    const std::vector<float> sevens(end.back().size(), 7);
+    cluster.set_residual(1, sevens);
+    CHECK(cluster.residual(1) == sevens);
+  }
+  return end;
 }
 
 }  // namespace

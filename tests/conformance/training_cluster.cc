@@ -201,6 +201,19 @@ Status TrainingCluster::push(Worker& worker, std::uint64_t step, std::span<float
   return {};
 }
 
+std::vector<float> TrainingCluster::residual(std::size_t rank) const {
+  Worker& worker = *workers_[rank];
+  return worker.gpu ? worker.gradients->residual() : worker.host_gradients->residual();
+}
+
+void TrainingCluster::set_residual(std::size_t rank, std::span<const float> residual) {
+  Worker& worker = *workers_[rank];
+  if (worker.gpu)
+    worker.gradients->set_residual(residual);
+  else
+    worker.host_gradients->set_residual(residual);
+}
+
 bool TrainingCluster::wait(Worker& worker, const std::function<bool(const worker::Board&)>& ready,
                            std::string& problem) const {
   std::unique_lock lock(worker.board.mutex);

@@ -58,6 +58,9 @@ class TrainingCluster {
   // kTensors one after the other. Steps have different loss scales.
   std::string train(const Gradient& gradient);
   const std::vector<std::vector<float>>& final_weights() const noexcept { return final_; }
+  // Of a worker, flat as in its layout; empty but with top-k.
+  std::vector<float> residual(std::size_t rank) const;
+  void set_residual(std::size_t rank, std::span<const float> residual);
 
  private:
   struct Worker;
