@@ -104,6 +104,17 @@ void DeviceGradients::end_step(bool committed, float factor) {
   if (top_k_) top_k_->end_step(committed, factor);
 }
 
+std::span<const float> DeviceGradients::add_up(std::size_t parameter,
+                                               std::span<const float> gradient, bool first) {
+  if (sums_.bytes() == 0) sums_ = backend_.allocate(layout_.elements() * sizeof(float));
+  float* const sum = sums_.as<float>(layout_.tensors()[parameter].begin);
+  if (first) backend_.fill_zero(sum, gradient.size_bytes());
+  // x + -0 is x, whatever its sign: the first one's bits are its own, as in a copy.
+  backend_.weighted_sum(static_cast<std::int64_t>(gradient.size()), first ? -1.0f : 1.0f, sum, 1.0f,
+                        gradient.data(), sum);
+  return {sum, gradient.size()};
+}
+
 void DeviceGradients::poison() {
   const std::int32_t yes = 1;
   backend_.upload(not_finite_.as<std::int32_t>(), &yes, sizeof yes);

@@ -37,8 +37,11 @@ class DeviceGradients final : public GradientTarget {
                                                        const GradientCodec& codec);
 
   void begin_step(float loss_scale) override;
-  // `gradient` is in the backend's memory, and may be overwritten by later operations of it.
+  // `gradient`, here and below, is in the backend's memory, and may be overwritten by later
+  // operations of it.
   bool encode(const Layout::Tensor& tensor, std::span<const float> gradient, float factor) override;
+  std::span<const float> add_up(std::size_t parameter, std::span<const float> gradient,
+                                bool first) override;
   void poison() override;
   void square(std::size_t parameter, std::span<const float> gradient) override;
   double squares() override;
@@ -79,6 +82,7 @@ class DeviceGradients final : public GradientTarget {
   kernels::Buffer not_finite_;       // one int32, as kernels::Backend sets it
   std::optional<DeviceTopK> top_k_;
   std::vector<kernels::EncodePiece> pieces_;  // of the tensor that is encoded
+  kernels::Buffer sums_;                      // flat as in the layout; made when it is first needed
   // Of kernels::kNormBlock elements each: made when it is first asked for.
   kernels::Buffer squares_;
   std::vector<std::size_t> first_square_;  // by parameter, and the end

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -30,6 +29,18 @@ bool HostGradients::encode(const Layout::Tensor& tensor, std::span<const float> 
   return finite;
 }
 
+std::span<const float> HostGradients::add_up(std::size_t parameter, std::span<const float> gradient,
+                                             bool first) {
+  if (parameter >= sums_.size()) sums_.resize(parameter + 1);
+  std::vector<float>& sum = sums_[parameter];
+  if (first) {
+    sum.assign(gradient.begin(), gradient.end());
+  } else {
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += gradient[i];
+  }
+  return sum;
+}
+
 void HostGradients::square(std::size_t parameter, std::span<const float> gradient) {
   if (parameter >= squares_.size()) squares_.resize(parameter + 1);
   squares_[parameter] = kernels::sum_of_squares(gradient);
@@ -45,15 +56,14 @@ GradientBuffer::GradientBuffer(const Layout& layout, std::uint32_t accumulate,
       norms_(norms),
       pushes_(layout.tensors().size()),
       missing_(layout.parts().size()),
-      sums_(layout.tensors().size()) {
+      poisoned_(layout.tensors().size()) {
   for (const Layout::Tensor& tensor : layout.tensors()) wanted_ += tensor.elements != 0 ? 1 : 0;
-  if (accumulate_ > 1)
-    for (std::size_t i = 0; i < sums_.size(); ++i) sums_[i].resize(layout.tensors()[i].elements);
 }
 
 void GradientBuffer::begin_step() {
   complete_ = 0;
   std::fill(pushes_.begin(), pushes_.end(), 0);
+  poisoned_.assign(poisoned_.size(), false);
   take_ready();
   for (std::size_t i = 0; i < missing_.size(); ++i) missing_[i] = layout_.parts()[i].tensors;
 }
@@ -67,26 +77,20 @@ GradientBuffer::Added GradientBuffer::add(std::size_t parameter, std::span<const
                                           bool poison) {
   if (pushes_[parameter] == accumulate_) return Added::kTooOften;
   ++pushes_[parameter];
-  if (accumulate_ == 1) return finish(parameter, gradient, poison);
-  std::vector<float>& sum = sums_[parameter];
-  if (pushes_[parameter] == 1) {
-    std::copy(gradient.begin(), gradient.end(), sum.begin());
-  } else {
-    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += gradient[i];
-  }
-  if (poison && !sum.empty()) sum[0] = std::numeric_limits<float>::infinity();
-  if (pushes_[parameter] < accumulate_) return Added::kMore;
-  return finish(parameter, sum, false);
+  if (poison) poisoned_[parameter] = true;
+  if (accumulate_ > 1 && !gradient.empty())
+    gradient = target_.add_up(parameter, gradient, pushes_[parameter] == 1);
+  return pushes_[parameter] < accumulate_ ? Added::kMore : finish(parameter, gradient);
 }
 
-GradientBuffer::Added GradientBuffer::finish(std::size_t parameter, std::span<const float> gradient,
-                                             bool poison) {
+GradientBuffer::Added GradientBuffer::finish(std::size_t parameter,
+                                             std::span<const float> gradient) {
   const Layout::Tensor& tensor = layout_.tensors()[parameter];
   if (tensor.elements == 0) return Added::kComplete;
   ++complete_;
   if (norms_) target_.square(parameter, gradient);
   bool finite = target_.encode(tensor, gradient, 1.0f / static_cast<float>(accumulate_));
-  if (poison) {
+  if (poisoned_[parameter]) {
     target_.poison();
     finite = false;
   }

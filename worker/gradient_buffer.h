@@ -27,6 +27,10 @@ class GradientTarget {
  public:
   virtual ~GradientTarget() = default;
   virtual void begin_step(float /*loss_scale*/) {}
+  // Adds one of several pushes of this parameter to its sum, of which `first` begins a new one,
+  // where gradients lie. Returns the sum.
+  virtual std::span<const float> add_up(std::size_t parameter, std::span<const float> gradient,
+                                        bool first) = 0;
   // gradient * factor of this tensor. False when an element is known to be none that can travel.
   virtual bool encode(const Layout::Tensor& tensor, std::span<const float> gradient,
                       float factor) = 0;
@@ -63,6 +67,8 @@ class HostGradients : public GradientTarget {
   HostGradients(const Layout& layout, const GradientCodec& codec,
                 std::span<const std::span<std::byte>> payloads)
       : layout_(layout), codec_(codec), payloads_(payloads) {}
+  std::span<const float> add_up(std::size_t parameter, std::span<const float> gradient,
+                                bool first) override;
   bool encode(const Layout::Tensor& tensor, std::span<const float> gradient, float factor) override;
   void square(std::size_t parameter, std::span<const float> gradient) override;
   double squares() override;
@@ -73,12 +79,13 @@ class HostGradients : public GradientTarget {
   const std::span<const std::span<std::byte>> payloads_;
 
  private:
-  std::vector<double> squares_;  // by parameter
+  std::vector<double> squares_;           // by parameter
+  std::vector<std::vector<float>> sums_;  // the same; empty without accumulation
 };
 
 class GradientBuffer {
  public:
-  // `accumulate` pushes of a parameter make its gradient; more than one are added up on the host.
+  // `accumulate` pushes of a parameter make its gradient; more than one are added up.
   // `norms`: norm() is wanted, which costs another look at every element.
   GradientBuffer(const Layout& layout, std::uint32_t accumulate, GradientTarget& target,
                  bool norms = false);
@@ -92,7 +99,7 @@ class GradientBuffer {
     kTooOften,   // complete before: nothing was done
   };
   // `gradient` has as many elements as the parameter, and lies where the target takes it.
-  // `poison` puts an infinity into it.
+  // `poison`: as if an element were infinite.
   Added add(std::size_t parameter, std::span<const float> gradient, bool poison);
 
   // Of the whole step's gradient as it was pushed, in FP32 before the cast: the order of pushes
@@ -112,7 +119,7 @@ class GradientBuffer {
   std::uint32_t pushes(std::size_t parameter) const noexcept { return pushes_[parameter]; }
 
  private:
-  Added finish(std::size_t parameter, std::span<const float> gradient, bool poison);
+  Added finish(std::size_t parameter, std::span<const float> gradient);
 
   const Layout& layout_;
   const std::uint32_t accumulate_;
@@ -124,7 +131,7 @@ class GradientBuffer {
   std::vector<std::size_t> missing_;   // by part: its tensors that are not complete
   std::vector<PartitionId> ready_;
   std::size_t ready_elements_ = 0;
-  std::vector<std::vector<float>> sums_;  // by parameter; empty without accumulation
+  std::vector<bool> poisoned_;  // by parameter
 };
 
 }  // namespace leeway::worker

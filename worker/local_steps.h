@@ -30,6 +30,10 @@ class LocalSteps final : public GradientTarget {
 
   // Keeps the gradient of the step, as FP32.
   bool encode(const Layout::Tensor& tensor, std::span<const float> gradient, float factor) override;
+  std::span<const float> add_up(std::size_t parameter, std::span<const float> gradient,
+                                bool first) override {
+    return travels_.add_up(parameter, gradient, first);
+  }
   void square(std::size_t parameter, std::span<const float> gradient) override {
     travels_.square(parameter, gradient);
   }

@@ -156,7 +156,7 @@ class Session {
   // with elements must be pushed, accumulate_steps times.
   virtual void push(Parameter parameter, std::span<const float> gradient) = 0;
   // The same there: cast, checked and sent while the device goes on. Operations that are called
-  // later may overwrite the gradient; micro-batches are added up on the device before the push.
+  // later may overwrite the gradient; micro-batches are added up on the device.
   virtual void push(Parameter parameter, DeviceGradient gradient) = 0;
   // The step is done: it counts on every server or on none. Asks for the next weights and returns.
   // Throws when gradients are not finite at the lowest loss scale: the weights stay as they were.

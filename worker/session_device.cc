@@ -20,8 +20,6 @@ std::optional<SessionDevice> SessionDevice::open(const SessionOptions& options,
   };
   const auto place = options.device->cuda();
   if (!place) refuse("it has memory of its own and is not CUDA's");
-  if (options.accumulate_steps != 1)
-    refuse("accumulate_steps is for gradients on the host: add them up on the device, push once");
   std::string why;
   if (driver == nullptr) driver = transport::cuda_driver(why);
   if (driver == nullptr) refuse(why);
