@@ -75,6 +75,9 @@ void JobSettings::describe(Knobs& k) {
   k.add("heartbeat_interval_ms", heartbeat_interval_ms, "how often a member reports");
   k.add("member_timeout_ms", member_timeout_ms, "a member silent for so long is dead");
   k.add("start_timeout_ms", start_timeout_ms, "everybody must have registered by then");
+  k.add("min_workers", min_workers, "workers",
+        "with fewer left training waits for others to join; 0 = it goes on, and fails without any");
+  k.add("rejoin_timeout_ms", rejoin_timeout_ms, "how long min_workers waits for them");
   k.add("transfer_timeout_ms", transfer_timeout_ms, "deadline of one transfer on the fabric");
 }
 
@@ -198,6 +201,10 @@ Status JobSettings::check_members(std::uint32_t servers, std::uint32_t workers) 
         fmt::format("quorum = {} is more than the job's {} workers: at most all of them can be "
                     "waited for",
                     quorum, workers));
+  if (min_workers > workers)
+    return fail(
+        Code::kInvalidArgument,
+        fmt::format("min_workers = {} is more than the job's {} workers", min_workers, workers));
   if (consistent && servers > 1 && (!per_clock() || staleness != Bound{0} || quorum != 0))
     return fail(
         Code::kInvalidArgument,

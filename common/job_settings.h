@@ -74,6 +74,8 @@ struct JobSettings {
   std::chrono::milliseconds heartbeat_interval_ms{200};
   std::chrono::milliseconds member_timeout_ms{5000};
   std::chrono::milliseconds start_timeout_ms{60000};
+  std::uint32_t min_workers = 0;
+  std::chrono::milliseconds rejoin_timeout_ms{600000};
   std::chrono::milliseconds transfer_timeout_ms{20000};
 
   // Binds every field above; the Knobs must not outlive this.

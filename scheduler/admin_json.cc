@@ -51,6 +51,7 @@ Json member(const rpc::MemberStatus& m) {
     Json metrics = Json::object();
     for (const auto& [name, value] : w.metrics) metrics[name] = number(value);
     out.update({{"clock", w.clock},
+                {"first_clock", m.first_clock},
                 {"samples", w.samples},
                 {"samples_per_second", number(m.samples_per_second)},
                 {"skipped_steps", w.skipped_steps},
@@ -100,6 +101,7 @@ std::string status_json(const rpc::JobStatus& status) {
        {"phase", status.phase},
        {"reason", status.reason.empty() ? Json(nullptr) : Json(status.reason)},
        {"seconds_running", number(status.seconds_running)},
+       {"places", status.places},
        {"samples", status.samples},
        {"samples_per_second", number(status.samples_per_second)},
        {"last_checkpoint",

@@ -123,8 +123,11 @@ std::string status_text(const rpc::JobStatus& status) {
                                 status.phase, status.reason.empty() ? "" : ": ", status.reason);
   out +=
       fmt::format("running      {} s, view {}\n", decimal(status.seconds_running, 1), status.epoch);
-  out += fmt::format("members      {} servers, {} workers\n", status.servers.size(),
-                     status.workers.size());
+  const auto room = status.places > static_cast<std::int32_t>(status.workers.size())
+                        ? fmt::format(" (room for {})", status.places)
+                        : std::string();
+  out += fmt::format("members      {} servers, {} workers{}\n", status.servers.size(),
+                     status.workers.size(), room);
   out += fmt::format("clocks       {} to {}\n", slowest == INT64_MAX ? 0 : slowest, fastest);
   out += fmt::format("consistency  staleness {}, {}; {} violations\n", setting("staleness"),
                      setting("update"), violations);
@@ -157,6 +160,8 @@ std::string workers_text(const rpc::JobStatus& status) {
                gigabytes(member.push_bytes_per_second), gigabytes(member.pull_bytes_per_second),
                decimal(w.seconds_waiting, 1), decimal(w.seconds_loading, 1),
                decimal(member.seconds_since_heartbeat, 1)});
+    if (member.first_clock > 0)
+      histograms += fmt::format("worker {}: began at clock {}\n", member.id, member.first_clock);
     if (!w.staleness_histogram.empty())
       histograms += fmt::format("worker {}: pulls by observed staleness 0, 1, ...: {}\n", member.id,
                                 fmt::join(w.staleness_histogram, " "));

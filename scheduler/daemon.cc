@@ -49,6 +49,7 @@ int serve(const DaemonOptions& options, std::ostream& out) {
   JobSetup setup;
   setup.servers = options.servers;
   setup.workers = options.workers;
+  setup.places = options.max_workers;
   setup.job = random_job();
   setup.settings = options.settings;
   setup.checkpoint_dir = options.checkpoint_dir;

@@ -60,6 +60,10 @@ ParsedOptions parse_daemon_options(int argc, char** argv,
   app.add_option("--workers", options.workers, "how many workers the job has")
       ->capture_default_str()
       ->check(CLI::Range(1, 65536));
+  app.add_option("--max-workers", options.max_workers,
+                 "room for workers that join later, those of --workers included; 0 = none")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 65536));
   app.add_option("--checkpoint-dir", options.checkpoint_dir, "where checkpoints are kept");
   app.add_option("--resume", options.resume, "auto (the newest checkpoint), never, or an id")
       ->capture_default_str();
@@ -84,6 +88,9 @@ ParsedOptions parse_daemon_options(int argc, char** argv,
   if (print_config) return {std::nullopt, knobs.print_config()};
   value_or_throw(settings.check_members(options.servers, options.workers));
 
+  if (options.max_workers != 0 && options.max_workers < options.workers)
+    throw ConfigError(fmt::format("--max-workers {} is less than --workers {}", options.max_workers,
+                                  options.workers));
   for (const Knobs::Knob& knob : knobs.all())
     if (knob.source != "default") options.settings[knob.name] = knob.print();
   if (options.checkpoint_dir.empty() && options.resume != "auto" && options.resume != "never")

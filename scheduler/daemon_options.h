@@ -14,6 +14,7 @@ struct DaemonOptions {
   std::string listen = "127.0.0.1:0";
   std::uint32_t servers = 1;
   std::uint32_t workers = 1;
+  std::uint32_t max_workers = 0;  // 0 = `workers`
   std::string checkpoint_dir;
   std::string resume = "auto";
   std::string token;

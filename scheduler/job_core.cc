@@ -21,6 +21,7 @@ const storage::Manifest* find_checkpoint(const std::vector<storage::Manifest>& h
 std::optional<storage::Manifest> restored(const JobSetup& setup) {
   if (setup.restore.empty()) return std::nullopt;
   if (const storage::Manifest* manifest = find_checkpoint(setup.history, setup.restore)) {
+    if (setup.places > setup.workers && manifest->workers.size() <= setup.places) return *manifest;
     if (manifest->workers.size() != setup.workers)
       throw ConfigError(fmt::format(
           "checkpoint {} is of {} workers and this job has {}; resume with --workers {}, or start "
@@ -47,7 +48,7 @@ std::uint64_t last_number(const std::vector<storage::Manifest>& history) {
 
 JobCore::JobCore(JobSetup setup, TimePoint now)
     : setup_(std::move(setup)),
-      members_(setup_.servers, setup_.workers, setup_.first_incarnation),
+      members_(setup_.servers, places(), setup_.first_incarnation),
       model_(setup_.settings, restored(setup_)),
       checkpoint_(setup_.servers, last_number(setup_.history)),
       settings_(model_.settings()),
@@ -60,14 +61,21 @@ JobCore::JobCore(JobSetup setup, TimePoint now)
 }
 
 Result<rpc::Registration> JobCore::join(const rpc::RegisterRequest& request, TimePoint now) {
-  auto seat = members_.seat(request.role, request.id);
+  rpc::RegisterRequest place = request;
+  if (request.role == rpc::Role::WORKER && request.id < 0) {
+    const auto id = free_place(request);
+    if (!id) return tl::unexpected(id.error());
+    place.id = *id;
+  }
+  auto seat = members_.seat(place.role, place.id);
   if (!seat) return tl::unexpected(std::move(seat.error()));
   const std::int64_t before = (*seat)->who.incarnation;
-  if (phase_ != rpc::Phase::GATHERING && !Membership::holds(**seat, request))
-    return fail(Code::kRefused,
-                fmt::format("{} {} comes too late: the job is {}",
-                            Membership::role_name(request.role), request.id, phase_name()));
-  seat = members_.join(request, now);
+  if (!Membership::holds(**seat, place)) {
+    if (auto status = may_join(**seat, place.role, now); !status)
+      return tl::unexpected(std::move(status.error()));
+    if (phase_ == rpc::Phase::RUNNING) begin_join(**seat, place, now);
+  }
+  seat = members_.join(place, now);
   if (!seat) return tl::unexpected(std::move(seat.error()));
   if ((*seat)->who.incarnation != before) touch();
   rpc::Registration out;
@@ -76,7 +84,8 @@ Result<rpc::Registration> JobCore::join(const rpc::RegisterRequest& request, Tim
   out.settings = values_of(settings_);
   out.checkpoint_dir = setup_.checkpoint_dir;
   out.servers = static_cast<std::int32_t>(setup_.servers);
-  out.workers = static_cast<std::int32_t>(setup_.workers);
+  out.workers = static_cast<std::int32_t>(places());
+  out.id = place.id;
   advance(now);
   return out;
 }
@@ -120,7 +129,12 @@ Result<rpc::Plan> JobCore::plan(const rpc::Caller& who) {
   if (!seat) return tl::unexpected(std::move(seat.error()));
   if (phase_ == rpc::Phase::GATHERING)
     return fail(Code::kUnavailable, "there is no plan yet: " + who_is_missing());
-  return plan_;
+  if (!(*seat)->joined_later) return plan_;
+  if (auto status = joined(**seat); !status) return tl::unexpected(std::move(status.error()));
+  rpc::Plan plan = plan_;
+  plan.progress[who.id] = {};
+  plan.progress[who.id].clock = (*seat)->who.first_clock;
+  return plan;
 }
 
 Status JobCore::finish(const rpc::Caller& who, const rpc::WorkerReport& report, TimePoint now) {
@@ -128,7 +142,7 @@ Status JobCore::finish(const rpc::Caller& who, const rpc::WorkerReport& report, 
   if (!seat) return tl::unexpected(std::move(seat.error()));
   if (who.role != rpc::Role::WORKER) return fail(Code::kInvalidArgument, "only workers finish");
   if ((*seat)->who.state == rpc::MemberState::FINISHED) return {};
-  if (!trains())
+  if (!trains() || (*seat)->joining())
     return fail(Code::kRefused,
                 fmt::format("worker {} cannot finish: the job is {}", who.id, phase_name()));
   members_.hear(**seat, report, now);
@@ -144,6 +158,11 @@ Status JobCore::fault(const rpc::Caller& who, const std::string& reason, TimePoi
   auto seat = members_.find(who);
   if (!seat) return tl::unexpected(std::move(seat.error()));
   latest_ = now;
+  if ((*seat)->joining()) {  // nobody counts on it yet
+    forget_joiner(**seat, one_line(reason));
+    advance(now);
+    return {};
+  }
   (*seat)->error = one_line(reason);
   fail_job(fmt::format("{}: {}", Membership::describe(**seat, who.role), (*seat)->error));
   return {};
@@ -158,6 +177,7 @@ Status JobCore::lost(rpc::Role::type role, std::int32_t id, const std::string& w
   const std::string reason = one_line(why);
   const bool finished = seat.who.state == rpc::MemberState::FINISHED;
   if (over() || (finished && !fails_job)) return {};
+  if (seat.joining()) return {};  // said of whoever had its place
   const std::string line = fmt::format("{} {}: {}", Membership::role_name(role), id, reason);
   if (fails_job || phase_ == rpc::Phase::GATHERING) {
     seat.error = reason;
@@ -179,6 +199,7 @@ Result<std::string> JobCore::checkpoint(TimePoint now) {
   if (phase_ != rpc::Phase::RUNNING)
     return fail(Code::kRefused,
                 fmt::format("the job is {}: there is nothing to save", phase_name()));
+  if (somebody_joins()) return fail(Code::kUnavailable, "a worker joins at this moment; ask again");
   requested_ = !checkpoint_.active();
   advance(now);
   if (!checkpoint_.active()) return fail(Code::kRefused, "the job is over");

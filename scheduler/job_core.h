@@ -6,6 +6,7 @@
 // Every refusal is an Error for the caller; what happens to the job is in view().
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -25,6 +26,7 @@ namespace leeway::scheduler {
 struct JobSetup {
   std::uint32_t servers = 1;
   std::uint32_t workers = 1;
+  std::uint32_t places = 0;  // for workers, those that join later included; 0 = as many
   std::int64_t job = 0;
   std::int64_t first_incarnation = 1;
   SettingValues settings;                  // what the person set
@@ -80,6 +82,22 @@ class JobCore {
   std::vector<rpc::CheckpointInfo> checkpoints() const;
 
  private:
+  // Those who come while the job trains (job_joins.cc).
+  Result<std::int32_t> free_place(const rpc::RegisterRequest& request) const;
+  Status may_join(Seat& seat, rpc::Role::type role, TimePoint now);
+  void begin_join(Seat& seat, const rpc::RegisterRequest& request, TimePoint now);
+  Status joined(const Seat& seat) const;
+  void advance_joins();
+  std::int64_t first_clock_at_least(const Seat& seat) const;
+  std::optional<std::int32_t> without_memory(const Seat& seat) const;
+  void take_in(Seat& seat, std::int64_t clock);
+  void forget_joiner(Seat& seat, const std::string& why);
+  void forget_joiners(const std::string& why);
+  bool servers_know(std::int64_t epoch) const;
+  bool somebody_joins() const;
+  std::uint32_t places() const { return std::max(setup_.places, setup_.workers); }
+
+  void pause_or_go_on(TimePoint now);
   void advance(TimePoint now);
   void make_plan();
   void run_when_ready(TimePoint now);
@@ -105,7 +123,7 @@ class JobCore {
   std::string phase_name() const;
   std::string who_is_missing() const;
   std::optional<std::int64_t> slowest_applied() const;
-  std::int64_t first_clock(std::int32_t worker) const;
+  std::int64_t first_clock(const Seat& worker) const;
   bool any_worker(rpc::MemberState::type state) const;
   bool trains() const { return phase_ == rpc::Phase::RUNNING || phase_ == rpc::Phase::STOPPING; }
   void enter(rpc::Phase::type phase, const std::string& reason);
@@ -126,9 +144,11 @@ class JobCore {
   std::int64_t ready_epoch_ = 0;  // the view that servers must be ready for
   std::int32_t initializer_ = -1;
   bool initialized_ = false;
-  bool ended_ = false;               // no worker is left to wait for
-  std::optional<std::string> stop_;  // reason of a graceful stop that was asked for
-  bool requested_ = false;           // a checkpoint, by a person
+  bool ended_ = false;                     // no worker is left to wait for
+  std::optional<TimePoint> paused_since_;  // fewer workers than min_workers
+  rpc::WorkerReport replaced_;             // of workers whose place another has
+  std::optional<std::string> stop_;        // reason of a graceful stop that was asked for
+  bool requested_ = false;                 // a checkpoint, by a person
   std::int64_t next_checkpoint_ = 0;
   std::map<std::string, Status> outcomes_;
   std::vector<rpc::CheckpointInfo> committed_;  // oldest first

@@ -21,6 +21,7 @@ void JobCore::tick(TimePoint now) {
   if (now - last_tick_ > kSlept) {
     members_.forgive(now - last_tick_);
     started_ += now - last_tick_;
+    if (paused_since_) *paused_since_ += now - last_tick_;
   }
   last_tick_ = now;
   latest_ = now;
@@ -29,6 +30,11 @@ void JobCore::tick(TimePoint now) {
   if (phase_ == rpc::Phase::GATHERING && now - started_ > settings_.start_timeout_ms)
     fail_job(fmt::format("not everybody came within start_timeout_ms = {}: {}",
                          settings_.start_timeout_ms.count(), who_is_missing()));
+  if (paused_since_ && now - *paused_since_ > settings_.rejoin_timeout_ms)
+    fail_job(
+        fmt::format("fewer than min_workers = {} are left and nobody joined within "
+                    "rejoin_timeout_ms = {}",
+                    settings_.min_workers, settings_.rejoin_timeout_ms.count()));
   if (checkpoint_.stage() == CheckpointCore::Stage::kHold &&
       now - checkpoint_.holds_since() > kHoldDeadline)
     abort_checkpoint(fmt::format("{} did not hold within {} s", checkpoint_.not_held(),
@@ -38,7 +44,7 @@ void JobCore::tick(TimePoint now) {
 
 void JobCore::check_silence(TimePoint now) {
   const auto silent = [&](const Seat& seat) -> std::optional<std::string> {
-    if (!seat.live()) return std::nullopt;
+    if (!seat.live() && !seat.joining()) return std::nullopt;
     // One that never reported may still be starting.
     const Duration limit = seat.reported ? settings_.member_timeout_ms : settings_.start_timeout_ms;
     const TimePoint since = seat.reported ? seat.heard : seat.joined;
@@ -49,7 +55,8 @@ void JobCore::check_silence(TimePoint now) {
   for (Seat& seat : members_.servers())
     if (const auto why = silent(seat)) lose_server(seat, *why);
   for (Seat& seat : members_.workers())
-    if (const auto why = silent(seat)) lose_worker(seat, *why);
+    if (const auto why = silent(seat))
+      seat.joining() ? forget_joiner(seat, *why) : lose_worker(seat, *why);
 }
 
 void JobCore::lose_server(Seat& seat, const std::string& why) {
@@ -83,7 +90,7 @@ void JobCore::lose_worker(Seat& seat, const std::string& why) {
     seat.who.state = rpc::MemberState::RESOLVING;
   } else {  // it took no step yet
     seat.who.state = rpc::MemberState::DEAD;
-    seat.who.final_clock = first_clock(seat.who.id);
+    seat.who.final_clock = first_clock(seat);
   }
 }
 
@@ -98,13 +105,23 @@ void JobCore::advance(TimePoint now) {
   if (phase_ == rpc::Phase::PLANNED) run_when_ready(now);
   if (over()) return;
   if (trains()) resolve();
+  advance_joins();
+  pause_or_go_on(now);
+  if (over()) return;
   ended_ = phase_ != rpc::Phase::GATHERING && !any_worker(rpc::MemberState::LIVE) &&
            !any_worker(rpc::MemberState::RESOLVING);
-  if (ended_ && phase_ != rpc::Phase::STOPPING && !any_worker(rpc::MemberState::FINISHED)) {
+  // Nobody is left, but somebody comes, or is waited for.
+  if (ended_ && !stop_ && !any_worker(rpc::MemberState::FINISHED) &&
+      (paused_since_ || any_worker(rpc::MemberState::JOINING)))
+    ended_ = false;
+  if (ended_ || stop_ || phase_ == rpc::Phase::STOPPING) forget_joiners("the job is ending");
+  if (ended_ && phase_ != rpc::Phase::STOPPING && !any_worker(rpc::MemberState::FINISHED) &&
+      !(stop_ && settings_.min_workers > 0)) {
     std::string causes;
     for (const Seat& seat : members_.workers())
-      causes += fmt::format("{}{}: {}", causes.empty() ? "" : "; ",
-                            Membership::describe(seat, rpc::Role::WORKER), seat.error);
+      if (seat.taken())
+        causes += fmt::format("{}{}: {}", causes.empty() ? "" : "; ",
+                              Membership::describe(seat, rpc::Role::WORKER), seat.error);
     fail_job("no worker is left: " + one_line(causes));
     return;
   }
@@ -114,12 +131,14 @@ void JobCore::advance(TimePoint now) {
 }
 
 void JobCore::make_plan() {
-  const auto missing = [](const std::vector<Seat>& seats, bool must_declare) {
-    return std::any_of(seats.begin(), seats.end(), [&](const Seat& seat) {
+  const auto missing = [](const std::vector<Seat>& seats, std::uint32_t count, bool must_declare) {
+    return std::any_of(seats.begin(), seats.begin() + count, [&](const Seat& seat) {
       return !seat.taken() || (must_declare && !seat.declared);
     });
   };
-  if (missing(members_.servers(), false) || missing(members_.workers(), true)) return;
+  if (missing(members_.servers(), setup_.servers, false) ||
+      missing(members_.workers(), setup_.workers, true))
+    return;
   auto plan = model_.plan(setup_.servers, setup_.workers);
   if (!plan) {
     fail_job(plan.error().message);
@@ -151,7 +170,7 @@ void JobCore::run_when_ready(TimePoint now) {
   if (every > 0) {
     std::int64_t slowest = INT64_MAX;
     for (const Seat& seat : members_.workers())
-      slowest = std::min(slowest, first_clock(seat.who.id));
+      if (seat.taken()) slowest = std::min(slowest, first_clock(seat));
     next_checkpoint_ = (slowest / every + 1) * every;
   }
 }
@@ -159,7 +178,7 @@ void JobCore::run_when_ready(TimePoint now) {
 void JobCore::resolve() {
   for (Seat& worker : members_.workers()) {
     if (worker.who.state != rpc::MemberState::RESOLVING) continue;
-    std::int64_t final_clock = first_clock(worker.who.id);
+    std::int64_t final_clock = first_clock(worker);
     double final_factor = 1;
     std::int64_t final_samples = 1;
     bool all = true;
@@ -187,7 +206,11 @@ void JobCore::resolve() {
 }
 
 void JobCore::update_initializer() {
-  std::int32_t chosen = -1;
+  // A joiner does not take it from one that is at it.
+  std::int32_t chosen =
+      initializer_ >= 0 && members_.workers()[static_cast<std::size_t>(initializer_)].live()
+          ? initializer_
+          : -1;
   for (const Seat& seat : members_.workers()) {
     // One step taken, or one worker through: every server has the initial values.
     if (seat.worker.clock > 0 || seat.who.state == rpc::MemberState::FINISHED) initialized_ = true;
@@ -232,18 +255,19 @@ void JobCore::advance_checkpoint(TimePoint now) {
 void JobCore::free_places_of_the_dead(storage::Manifest& manifest) const {
   std::optional<Clock> slowest;
   for (const Seat& seat : members_.workers()) {
-    if (seat.who.state == rpc::MemberState::DEAD) continue;
+    if (!seat.taken() || seat.is(rpc::MemberState::DEAD) || seat.joining()) continue;
     const Clock clock = manifest.workers[static_cast<std::uint32_t>(seat.who.id)].clock;
     slowest = slowest ? std::min(*slowest, clock) : clock;
   }
   for (const Seat& seat : members_.workers())
-    if (seat.who.state == rpc::MemberState::DEAD)
+    if (seat.is(rpc::MemberState::DEAD) || (seat.joining() && seat.joined_later->before))
       manifest.workers[static_cast<std::uint32_t>(seat.who.id)] = {slowest.value_or(Clock(0)), {}};
 }
 
 CheckpointCore::Clocks JobCore::cut_clocks() const {
   CheckpointCore::Clocks clocks = checkpoint_.largest_applied();
   for (const Seat& seat : members_.workers()) {
+    if (!seat.taken() || (seat.joining() && !seat.joined_later->before)) continue;
     std::int64_t& clock = clocks[seat.who.id];
     // What a server counted above the agreed end was an abandoned step, which changed nothing.
     if (seat.who.state == rpc::MemberState::DEAD) clock = std::min(clock, seat.who.final_clock);
@@ -272,6 +296,8 @@ void JobCore::choose_checkpoint_or_end(TimePoint now) {
       begin_checkpoint(Purpose::kStop, now);
     else
       enter(rpc::Phase::STOPPING, *stop_);
+  } else if (somebody_joins()) {
+    // Servers hold back what may come before its first step: they could not reach a cut.
   } else if (requested_) {
     requested_ = false;
     begin_checkpoint(Purpose::kRequested, now);
@@ -292,7 +318,9 @@ std::optional<std::int64_t> JobCore::slowest_applied() const {
     if (!worker.live()) continue;
     for (const Seat& server : members_.servers()) {
       const auto it = server.server.applied.find(worker.who.id);
-      const std::int64_t clock = it == server.server.applied.end() ? 0 : it->second;
+      // What a server says of a joiner may still be about whoever had its place.
+      const std::int64_t clock =
+          std::max(it == server.server.applied.end() ? 0 : it->second, worker.who.first_clock);
       slowest = slowest ? std::min(*slowest, clock) : clock;
     }
   }

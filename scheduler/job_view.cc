@@ -21,6 +21,7 @@ rpc::MemberStatus status_of(const Seat& seat, rpc::Role::type role, TimePoint no
   out.pid = seat.pid;
   out.fabric = seat.who.fabric;
   out.incarnation = seat.who.incarnation;
+  out.first_clock = seat.who.first_clock;
   out.seconds_since_heartbeat = seconds_between(seat.heard, now);
   out.samples_per_second = seat.samples.per_second();
   out.push_bytes_per_second = seat.pushed.per_second();
@@ -55,11 +56,17 @@ rpc::View JobCore::view() const {
   view.reason = reason_;
   for (const Seat& seat : members_.servers())
     if (seat.taken()) view.servers.push_back(seat.who);
-  for (const Seat& seat : members_.workers())
-    if (seat.taken()) view.workers.push_back(seat.who);
+  for (const Seat& seat : members_.workers()) {
+    if (!seat.taken()) continue;
+    // Servers must hear how a worker ended before they hear of the next in its place.
+    if (seat.joining() && seat.joined_later->before)
+      view.workers.push_back(seat.joined_later->before->who);
+    if (!seat.joining() || seat.joined_later->told) view.workers.push_back(seat.who);
+  }
   view.checkpoint = checkpoint_.order();
   view.settings = changes_;
   view.initializer = initializer_;
+  view.paused = paused_since_.has_value();
   return view;
 }
 
@@ -74,8 +81,14 @@ rpc::JobStatus JobCore::status(TimePoint now) const {
     out.seconds_running = seconds_between(*running_since_, over_at_.value_or(now));
   for (const Seat& seat : members_.servers())
     out.servers.push_back(status_of(seat, rpc::Role::SERVER, now));
+  out.samples = replaced_.samples;
+  out.replaced = replaced_;
+  out.places = static_cast<std::int32_t>(places());
   for (const Seat& seat : members_.workers()) {
+    if (!seat.taken() && seat.who.id >= static_cast<std::int32_t>(setup_.workers)) continue;
     out.workers.push_back(status_of(seat, rpc::Role::WORKER, now));
+    if (seat.joining() && seat.joined_later->before)
+      out.samples += seat.joined_later->before->worker.samples;
     out.samples += seat.worker.samples;
     if (seat.live()) out.samples_per_second += out.workers.back().samples_per_second;
   }
@@ -115,22 +128,25 @@ std::string JobCore::who_is_missing() const {
   };
   for (const Seat& seat : members_.servers())
     if (!seat.taken()) add(seat, "server", "has not registered");
-  for (const Seat& seat : members_.workers())
+  for (std::uint32_t id = 0; id < setup_.workers; ++id) {
+    const Seat& seat = members_.workers()[id];
     if (!seat.taken())
       add(seat, "worker", "has not registered");
     else if (!seat.declared)
       add(seat, "worker", "has not declared its tensors");
+  }
   return text;
 }
 
-std::int64_t JobCore::first_clock(std::int32_t worker) const {
-  const auto it = plan_.progress.find(worker);
+std::int64_t JobCore::first_clock(const Seat& worker) const {
+  if (worker.joined_later) return worker.who.first_clock;
+  const auto it = plan_.progress.find(worker.who.id);
   return it == plan_.progress.end() ? 0 : it->second.clock;
 }
 
 bool JobCore::any_worker(rpc::MemberState::type state) const {
   return std::any_of(members_.workers().begin(), members_.workers().end(),
-                     [&](const Seat& seat) { return seat.taken() && seat.who.state == state; });
+                     [&](const Seat& seat) { return seat.is(state); });
 }
 
 }  // namespace leeway::scheduler

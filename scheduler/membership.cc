@@ -7,6 +7,8 @@
 namespace leeway::scheduler {
 namespace {
 
+constexpr std::size_t kForgottenKept = 16;
+
 std::vector<Seat> empty_seats(std::uint32_t count) {
   std::vector<Seat> seats(count);
   for (std::uint32_t id = 0; id < count; ++id) {
@@ -72,6 +74,10 @@ Result<Seat*> Membership::find(const rpc::Caller& who) {
   auto found = seat(who.role, who.id);
   if (!found) return found;
   const Seat& seat = **found;
+  if (const auto it = forgotten_.find(who.incarnation); it != forgotten_.end())
+    return fail(Code::kRefused,
+                fmt::format("{} {} with incarnation {} did not join: {}", role_name(who.role),
+                            who.id, who.incarnation, it->second));
   if (!seat.taken() || who.incarnation > seat.who.incarnation)
     return fail(Code::kRefused,
                 fmt::format("{} {} with incarnation {} is not known here; join first",
@@ -111,6 +117,16 @@ void Membership::forgive(Duration gap) {
       seat.heard += gap;
       seat.joined += gap;
     }
+}
+
+void Membership::forget(Seat& joiner, const std::string& why) {
+  forgotten_[joiner.who.incarnation] = why;
+  if (forgotten_.size() > kForgottenKept) forgotten_.erase(forgotten_.begin());
+  const std::shared_ptr<const Seat> before = joiner.joined_later->before;
+  if (before)
+    joiner = *before;
+  else
+    vacate(joiner);
 }
 
 void Membership::vacate(Seat& seat) {

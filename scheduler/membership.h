@@ -2,6 +2,9 @@
 // No I/O and no clock of its own. Guarded by whoever owns it.
 #pragma once
 
+#include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,8 +29,23 @@ struct Seat {
   rpc::ServerReport server;
   RateMeter samples, pushed, pulled;
 
+  // Of a worker that came while the job trained.
+  struct Joining {
+    std::shared_ptr<const Seat> before;    // whoever died here, until this one is taken in
+    std::optional<std::int64_t> told;      // the view from which on servers know of it
+    std::optional<std::int64_t> taken_in;  // the view from which on it is LIVE
+  };
+  std::optional<Joining> joined_later;
+  // Another process asked for this place, at first and last, while its holder seemed alive.
+  struct Claim {
+    TimePoint first, last;
+  };
+  std::optional<Claim> claim;
+
   bool taken() const { return who.incarnation != 0; }
-  bool live() const { return taken() && who.state == rpc::MemberState::LIVE; }
+  bool live() const { return is(rpc::MemberState::LIVE); }
+  bool joining() const { return is(rpc::MemberState::JOINING); }
+  bool is(rpc::MemberState::type state) const { return taken() && who.state == state; }
 };
 
 class Membership {
@@ -48,6 +66,8 @@ class Membership {
   void forgive(Duration gap);
   // The seat's process is gone and may be replaced.
   static void vacate(Seat& seat);
+  // The seat's joiner is gone; whoever died there before is what is known of the place again.
+  void forget(Seat& joiner, const std::string& why);
 
   std::vector<Seat>& servers() { return servers_; }
   std::vector<Seat>& workers() { return workers_; }
@@ -62,6 +82,7 @@ class Membership {
   std::vector<Seat> servers_;
   std::vector<Seat> workers_;
   std::int64_t next_incarnation_;
+  std::map<std::int64_t, std::string> forgotten_;  // the last joiners, and why
 };
 
 }  // namespace leeway::scheduler

@@ -21,7 +21,7 @@ struct Caller { 1: string token, 2: Role role, 3: i32 id, 4: i64 incarnation }
 struct RegisterRequest {
   1: string token,
   2: Role role,
-  3: i32 id,            // rank or server number
+  3: i32 id,            // rank or server number; -1: a worker that takes any free place
   4: string host,
   5: i64 pid,
   6: FabricAddress fabric,
@@ -32,7 +32,8 @@ struct Registration {
   2: i64 job,                      // random number of this run of the job; goes into every message
   3: map<string, string> settings, // JobSettings, complete
   4: string checkpoint_dir,        // "" = none
-  5: i32 servers, 6: i32 workers,  // how many the job has
+  5: i32 servers, 6: i32 workers,  // how many the job has room for
+  7: i32 id,                       // that it has now
 }
 
 struct TensorSpec { 1: string name, 2: list<i64> shape }
@@ -62,7 +63,8 @@ struct Plan {
   2: list<Partition> partitions,      // in tensor order, then by begin
   3: map<string, string> settings,    // effective
   4: string restore,                  // checkpoint id, "" = from the initial values
-  5: map<i32, WorkerProgress> progress, // restored: where each worker goes on
+  // Where each worker begins, when not at clock 0: restored, or (in its own plan) joined later.
+  5: map<i32, WorkerProgress> progress,
 }
 
 enum Phase {
@@ -80,6 +82,7 @@ enum MemberState {
   RESOLVING = 2,  // declared dead; servers report what they have of its last step
   DEAD = 3,       // final_clock says how many of its steps count, on every server
   FINISHED = 4,   // did all its steps
+  JOINING = 5,    // came while the job trains; servers report from which clock on it may count
 }
 
 struct Member {
@@ -87,6 +90,7 @@ struct Member {
   5: i64 final_clock,  // DEAD and FINISHED workers
   6: double final_factor = 1,  // DEAD workers: by what the last of these steps is multiplied
   7: i64 final_samples = 1,    // DEAD workers: that it has
+  8: i64 first_clock,          // LIVE and later: its first step here
 }
 
 // A checkpoint in the making. HOLD: servers stop applying at a step boundary and report how far each
@@ -107,6 +111,7 @@ struct View {
   6: CheckpointOrder checkpoint,
   7: map<string, string> settings, // changed while running (the learning rate and its schedule)
   8: i32 initializer,    // the worker that pushes the initial values; -1 when restored or done
+  9: bool paused,        // fewer workers than min_workers: no weights until one joins
 }
 
 // A residual that a worker has on disk, or why it has not.
@@ -143,6 +148,8 @@ struct ServerReport {
   17: i64 durable_updates,          // of `durable`: how many updates each partition has had
   18: map<i32, double> last_factors, // RESOLVING worker -> factor of the last step that it committed
   19: map<i32, i64> last_samples,    // and its samples
+  20: map<i32, i64> joining,         // JOINING worker -> no clock from this one on is applied
+                                    // without it; -1: there is no memory for it
   16: map<i32, binary> worker_states, // in `durable`: what each worker gave with its last step there
 }
 
@@ -152,6 +159,7 @@ struct MemberStatus {
   9: optional WorkerReport worker, 10: optional ServerReport server,
   11: double samples_per_second, 12: double push_bytes_per_second, 13: double pull_bytes_per_second,
   14: string error,   // what it said when it left with an error
+  15: i64 first_clock,
 }
 
 struct CheckpointInfo {
@@ -164,6 +172,8 @@ struct JobStatus {
   8: map<string, string> settings,
   9: optional CheckpointInfo last_checkpoint,
   10: i64 samples, 11: double samples_per_second,
+  12: WorkerReport replaced, // workers whose place another has now, together; clock: steps done
+  13: i32 places,            // for workers
 }
 
 struct TensorStatus {

@@ -182,9 +182,10 @@ class Service::Impl {
       : at_(value_or_throw(parse_host_port(options.listen))),
         socket_(std::make_shared<ListeningSocket>(at_, options.idle_timeout)) {
     // Every member holds two connections at most; the rest is for people and the launcher.
-    const std::uint32_t connections = options.max_connections > 0
-                                          ? options.max_connections
-                                          : 2 * (setup.servers + setup.workers) + 64;
+    const std::uint32_t connections =
+        options.max_connections > 0
+            ? options.max_connections
+            : 2 * (setup.servers + std::max(setup.places, setup.workers)) + 64;
     at_.port = static_cast<std::uint16_t>(socket_->getPort());
     host = std::make_unique<JobHost>(std::move(setup), std::move(store));
     server_ = std::make_unique<TThreadedServer>(

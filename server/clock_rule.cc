@@ -5,14 +5,15 @@
 namespace leeway::server {
 
 struct ClockRule::Count {
-  std::size_t awaited = 0;   // workers whose next step may still come
-  std::size_t in = 0;        // of those, who ended the clock's step
-  std::size_t in_front = 0;  // of those, who are not behind the clock
-  Clock furthest;            // of those
-  bool any = false;          // somebody has ended the clock's step
-  bool pending = false;      // something waits to be applied with the clock
-  bool allowed = false;      // and the checkpoint lets it
-  bool cut_is_here = true;   // what the cut wants of the clock
+  std::size_t awaited = 0;    // workers whose next step may still come
+  std::size_t in = 0;         // of those, who ended the clock's step
+  std::size_t in_front = 0;   // of those, who are not behind the clock
+  Clock furthest;             // of those
+  bool any = false;           // somebody has ended the clock's step
+  bool pending = false;       // something waits to be applied with the clock
+  bool allowed = false;       // and the checkpoint lets it
+  bool cut_is_here = true;    // what the cut wants of the clock
+  std::optional<Clock> next;  // a later one of which the cut wants something that is here
 };
 
 ClockRule::Decision ClockRule::decide(const Workers& workers, const CheckpointHold& hold,
@@ -29,21 +30,28 @@ ClockRule::Decision ClockRule::decide(const Workers& workers, const CheckpointHo
       count.furthest = std::max(count.furthest, worker.ended);
     }
     count.cut_is_here &= worker.ended >= std::min(hold.target(worker, id), clock.next());
-    if (worker.steps.empty() || worker.steps.front().clock > clock) continue;
+    if (worker.steps.empty()) continue;
+    const Clock first = worker.steps.front().clock;
+    if (first > clock) {
+      if (hold.allows(worker, id, first)) count.next = std::min(count.next.value_or(first), first);
+      continue;
+    }
     count.pending = true;
-    count.allowed |= hold.allows(worker, id, worker.steps.front().clock);
+    count.allowed |= hold.allows(worker, id, first);
   }
   const auto apply = [this] {
     reached_.reset();
     return Decision{What::kApply, {}, {}};
   };
+  if (with_quorum() && hold.cutting() && !count.allowed && count.cut_is_here && count.next)
+    return {What::kMove, {}, *count.next};
   if (count.pending && !count.allowed) return {};
   if (with_quorum() && hold.cutting())
     return count.pending && count.cut_is_here ? apply() : Decision{};
   if (with_quorum() && count.awaited > 0 && count.in_front == 0) {
     if (count.pending) return apply();
     reached_.reset();
-    return {What::kFallBack, {}, count.furthest};
+    return {What::kMove, {}, count.furthest};
   }
   if (!count.any && !count.pending) return {};
   const std::size_t need =

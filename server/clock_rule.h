@@ -14,9 +14,9 @@
 // is over, the clock waits for as long as its budget, and no longer than the worker's whole pace.
 //
 // At a checkpoint's cut, when other servers may have applied what waits here, a clock is applied as
-// soon as all that the cut wants of it is here. When everybody who still trains is behind the clock
-// (those in front have finished or died), the clock falls back to them: else nobody's steps would
-// be applied until they had caught up.
+// soon as all that the cut wants of it is here, and passed over when that is nothing. When
+// everybody who still trains is behind the clock (those in front have finished or died), the clock
+// falls back to them: else nobody's steps would be applied until they had caught up.
 //
 // Not thread-safe: owned by the consistency core.
 #pragma once
@@ -36,9 +36,9 @@ class ClockRule {
   ClockRule(std::uint32_t quorum, Grace grace) : quorum_(quorum), grace_(grace) {}
 
   struct Decision {
-    enum class What : std::uint8_t { kWait, kApply, kFallBack } what = What::kWait;
+    enum class What : std::uint8_t { kWait, kApply, kMove } what = What::kWait;
     std::optional<TimePoint> wake;  // kWait: decide again then
-    Clock clock;                    // kFallBack: to this one
+    Clock clock;                    // kMove: decide about this one instead
   };
   // May `clock` be applied now?
   Decision decide(const Workers& workers, const CheckpointHold& hold, Clock clock, TimePoint now);

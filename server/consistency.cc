@@ -297,7 +297,13 @@ Effects Consistency::initial_published(TimePoint now) {
   now_ = now;
   publishing_initial_ = false;
   initialized_ = true;
-  for (auto& [id, worker] : workers_) worker.initial.reset();
+  for (auto& [id, worker] : workers_) {
+    // Whoever was to be next has offered some that are not needed any more.
+    for (LocalPartition p = 0; worker.initial && p < worker.initial->payloads.size(); ++p)
+      if (worker.initial->payloads[p] == OpenStep::Payload::kOffered && worker.live())
+        effects.emplace_back(SendTaken{{id, Clock(0)}, config_.partitions[p].id, true});
+    worker.initial.reset();
+  }
   effects.emplace_back(
       SendCommitted{{WorkerId(initial_ended_by_->id), Clock(0)}, Ending::kInitial});
   advance(effects);
@@ -400,6 +406,7 @@ Effects Consistency::norms(const Sender& sender, const transport::Norms& norms, 
     return effects;
   }
   norms_.receive(known->first, norms, effects);
+  if (!joiners_.empty()) advance(effects);  // the clock may go on
   return effects;
 }
 

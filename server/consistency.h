@@ -47,6 +47,7 @@ struct CoreConfig {
     bool no_dedupe = false;
     bool late_lost = false, late_twice = false;
     bool norms_of_any_clock = false, held_back_by_norms = false;
+    bool join_early = false;
   };
 
   std::uint64_t job = 0;
@@ -76,6 +77,7 @@ struct WorkerNews {
   Clock final_clock;                // dead and finished ones
   float final_factor = 1;           // dead ones: Commit::factor of the last of these steps
   std::uint32_t final_samples = 1;  // and Commit::samples
+  Clock first_clock;                // live ones that joined
 };
 
 class Consistency {
@@ -96,11 +98,17 @@ class Consistency {
   Effects initial_published(TimePoint now);
   Effects tick(TimePoint now);
   // A write of weights or a message to the worker failed: nothing more is taken from it.
-  Effects bar(WorkerId worker, const std::string& why, TimePoint now);
+  Effects bar(WorkerId worker, Incarnation incarnation, const std::string& why, TimePoint now);
 
   // The scheduler's word.
+  //
+  // A process that takes the place of a dead worker comes after it in `workers`. While it is
+  // kJoining no clock is applied, from joining() on, that it might still belong to; kLive says from
+  // which clock on it does, the same on every server.
   Effects view(std::span<const WorkerNews> workers, std::optional<WorkerId> initializer,
                TimePoint now);
+  // While it lasts nobody gets weights.
+  Effects pause(bool paused, TimePoint now);
   Effects hold(const std::string& id, TimePoint now);
   Effects cut(const std::string& id, std::map<WorkerId, Clock> clocks, TimePoint now);
   Effects release(TimePoint now);
@@ -109,7 +117,10 @@ class Consistency {
   std::string held() const;  // id of the checkpoint at which this server stands still, or ""
   std::map<WorkerId, Clock> applied() const;
   std::map<WorkerId, Clock> resolving() const;  // steps of each that count here so far
-  // Of those: Commit::factor and Commit::samples of the last such step.
+  // The first clock that each may belong to; nothing when there is no memory for one worker more.
+  std::map<WorkerId, std::optional<Clock>> joining() const;
+  bool anybody_joins() const noexcept { return !joiners_.empty(); }
+  // Of those that are resolved: Commit::factor and Commit::samples of the last such step.
   std::map<WorkerId, float> last_factors() const;
   std::map<WorkerId, std::uint32_t> last_samples() const;
   Clock furthest() const;  // largest number of steps applied of any worker
@@ -145,6 +156,14 @@ class Consistency {
 
   void settle(WorkerId id, WorkerState& worker, const WorkerNews& news, Effects& effects);
   void drop_open(WorkerId id, WorkerState& worker);
+  void hear_of_joiners(std::span<const WorkerNews> news);
+  void expect_joiners();
+  Newcomers newcomers() const;
+  bool place_is_free(WorkerId id) const;
+  bool memory_for_one() const;
+  Clock joining_clock() const;
+  void take_in(const WorkerNews& news);
+  bool waits_for_joiner() const;
   void lose_slab(Effects& effects);
 
   // Does whatever has become possible: updates, the cut, admissions, answers.
@@ -194,6 +213,12 @@ class Consistency {
     bool quarantined = false;
   };
   std::map<StepId, Draining> draining_;
+  struct Joiner {
+    Incarnation incarnation;
+    std::optional<Clock> clock;  // nothing while something of its predecessor is to be done
+  };
+  std::map<WorkerId, Joiner> joiners_;
+  bool paused_ = false;
   std::optional<WorkerId> initializer_;
   std::uint32_t initial_reading_ = 0;
   std::optional<transport::Sender> initial_ended_by_;

@@ -1,5 +1,5 @@
 // The half of the consistency core that moves things on: updates, the checkpoint's cut, admissions,
-// answers, and the scheduler's word about workers that come to an end.
+// answers, and the scheduler's word about workers that come and end.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -26,6 +26,7 @@ Contribution contribution(StepId id, EndedStep& step, std::uint64_t updates) {
 }  // namespace
 
 void Consistency::advance(Effects& effects) {
+  expect_joiners();
   pump_updates(effects);
   admit(effects);
   fold_late(effects);
@@ -89,6 +90,7 @@ void Consistency::start_update(Apply apply, Effects& effects) {
 }
 
 bool Consistency::next_by_clock(Effects& effects) {
+  if (waits_for_joiner()) return false;
   const ClockRule::Decision decision = clock_rule_.decide(workers_, hold_, clock_, now_);
   switch (decision.what) {
     case ClockRule::Decision::What::kWait:
@@ -97,9 +99,9 @@ bool Consistency::next_by_clock(Effects& effects) {
         effects.emplace_back(WakeAt{*wake_});
       }
       return false;
-    case ClockRule::Decision::What::kFallBack:
+    case ClockRule::Decision::What::kMove:
       clock_ = decision.clock;
-      return false;
+      return true;
     case ClockRule::Decision::What::kApply:
       break;
   }
@@ -145,9 +147,10 @@ void Consistency::take_clock(Sum& sum) {
   late_samples_ = 0;
 }
 
-// When somebody waits for a slab, those of late steps are made free.
+// When somebody waits for a slab, or to join, those of late steps are made free.
 void Consistency::fold_late(Effects& effects) {
-  if (update_runs_ || !clock_rule_.with_quorum() || !slabs_.starved()) return;
+  if (update_runs_ || !clock_rule_.with_quorum()) return;
+  if (!slabs_.starved() && newcomers().waiting == 0) return;
   FoldLate fold{.first = late_samples_ == 0};
   for (auto& [id, worker] : workers_)
     for (EndedStep& step : worker.steps) {
@@ -213,7 +216,7 @@ Effects Consistency::tick(TimePoint now) {
 // --- admissions and answers ----------------------------------------------------------------------
 
 void Consistency::admit(Effects& effects) {
-  while (const auto admitted = slabs_.admit(workers_)) {
+  while (const auto admitted = slabs_.admit(workers_, newcomers())) {
     const auto [id, slab] = *admitted;
     OpenStep& open = *workers_.at(id).open;
     open.slab = slab;
@@ -259,7 +262,7 @@ bool Consistency::far_ahead(const WorkerState& worker) const noexcept {
 }
 
 void Consistency::answer_pulls(Effects& effects) {
-  if (!initialized_) return;
+  if (!initialized_ || paused_) return;
   for (auto& [id, worker] : workers_) {
     if (!worker.pull || !worker.pull->complete() || !worker.live() || worker.barred) continue;
     adapt_bound(id, worker);
@@ -304,11 +307,12 @@ void Consistency::drop_open(WorkerId id, WorkerState& worker) {
   worker.open.reset();
 }
 
-Effects Consistency::bar(WorkerId id, const std::string& why, TimePoint now) {
+Effects Consistency::bar(WorkerId id, Incarnation incarnation, const std::string& why,
+                         TimePoint now) {
   Effects effects;
   now_ = now;
   WorkerState& worker = workers_.at(id);
-  if (worker.barred || !worker.live()) return effects;
+  if (worker.incarnation != incarnation || worker.barred || !worker.live()) return effects;
   give_up(id);
   worker.pull.reset();
   refuse({config_.job, worker.incarnation, id.value()}, Code::kUnavailable, why, effects);
@@ -350,7 +354,12 @@ Effects Consistency::view(std::span<const WorkerNews> news, std::optional<Worker
   Effects effects;
   now_ = now;
   initializer_ = initializer;
+  hear_of_joiners(news);
   for (const WorkerNews& about : news) {
+    if (about.phase == WorkerPhase::kJoining) continue;
+    if (const auto joiner = joiners_.find(about.id);
+        joiner != joiners_.end() && joiner->second.incarnation == about.incarnation)
+      take_in(about);
     const auto found = workers_.find(about.id);
     if (found == workers_.end() || found->second.incarnation != about.incarnation) continue;
     WorkerState& worker = found->second;
@@ -365,6 +374,97 @@ Effects Consistency::view(std::span<const WorkerNews> news, std::optional<Worker
     // from their partitions until the deadline.
     if (was_live) effects.emplace_back(Disconnect{about.id});
   }
+  advance(effects);
+  return effects;
+}
+
+// --- workers that join ---------------------------------------------------------------------------
+
+void Consistency::hear_of_joiners(std::span<const WorkerNews> news) {
+  // One that the scheduler names no more has given up.
+  std::erase_if(joiners_, [&](const auto& entry) {
+    return std::ranges::find(news, entry.second.incarnation, &WorkerNews::incarnation) ==
+           news.end();
+  });
+  for (const WorkerNews& about : news)
+    if (about.phase == WorkerPhase::kJoining)
+      joiners_.try_emplace(about.id, Joiner{about.incarnation, std::nullopt});
+}
+
+// Dying workers may have taken slabs with them.
+bool Consistency::memory_for_one() const {
+  const auto asking = std::ranges::count_if(
+      workers_, [](const auto& entry) { return entry.second.undecided() && !entry.second.barred; });
+  const std::uint64_t all = asking + newcomers().placed.size() + 1;
+  return slabs_.usable() >= std::min<std::uint64_t>(config_.minimal_slabs, all);
+}
+
+// Nothing of whoever had the place before is on its way or still to be applied, and there is memory
+// for one worker more.
+bool Consistency::place_is_free(WorkerId id) const {
+  if (const auto before = workers_.find(id);
+      before != workers_.end() && (before->second.undecided() || !before->second.steps.empty()))
+    return false;
+  if (std::ranges::any_of(draining_, [&](const auto& one) { return one.first.worker == id; }))
+    return false;
+  return memory_for_one() && slabs_.room_for_one(workers_, newcomers());
+}
+
+// The smallest live clock. No clock below it is to be applied with a newcomer's step: under
+// per_clock everybody whose step may still come has ended them. With a quorum it is the clock that
+// is applied next, since others may be late for ever; without anybody, where the last one was.
+Clock Consistency::joining_clock() const {
+  std::optional<Clock> slowest;
+  Clock furthest;
+  for (const auto& [id, worker] : workers_) {
+    furthest = std::max(furthest, worker.ended);
+    if (worker.live()) slowest = slowest ? std::min(*slowest, worker.ended) : worker.ended;
+  }
+  if (clock_rule_.with_quorum()) return clocks_upcoming();
+  const Clock clock = slowest.value_or(furthest);
+  if (config_.bugs.join_early && clock > Clock(0)) return Clock(clock.value() - 1);
+  return config_.per_clock ? std::max(clock, clocks_upcoming()) : clock;
+}
+
+Newcomers Consistency::newcomers() const {
+  Newcomers out;
+  for (const auto& [id, joiner] : joiners_) {
+    if (joiner.clock)
+      out.placed.push_back(*joiner.clock);
+    else
+      ++out.waiting;
+  }
+  return out;
+}
+
+void Consistency::expect_joiners() {
+  for (auto& [id, joiner] : joiners_)
+    if (!joiner.clock && place_is_free(id)) joiner.clock = joining_clock();
+}
+
+// With a quorum whoever is late is late, a joiner too: no clock waits for it. A clock that another
+// server updates already, and needs our norms for, is none of the joiner's: that server has not
+// named its first clock yet, or a later one.
+bool Consistency::waits_for_joiner() const {
+  if (clock_rule_.with_quorum() || norms_.begun_elsewhere(clock_)) return false;
+  return std::ranges::any_of(joiners_, [&](const auto& entry) {
+    return entry.second.clock && *entry.second.clock <= clock_;
+  });
+}
+
+// From now on it is a worker as the others.
+void Consistency::take_in(const WorkerNews& news) {
+  WorkerState worker{.incarnation = news.incarnation};
+  worker.start = worker.ended = worker.applied = worker.given = news.first_clock;
+  worker.bound = config_.staleness.low.value_or(0);
+  workers_.insert_or_assign(news.id, std::move(worker));
+  joiners_.erase(news.id);
+}
+
+Effects Consistency::pause(bool paused, TimePoint now) {
+  Effects effects;
+  now_ = now;
+  paused_ = paused;
   advance(effects);
   return effects;
 }
@@ -419,6 +519,13 @@ std::map<WorkerId, Clock> Consistency::resolving() const {
   return clocks;
 }
 
+std::map<WorkerId, std::optional<Clock>> Consistency::joining() const {
+  std::map<WorkerId, std::optional<Clock>> clocks;
+  for (const auto& [id, joiner] : joiners_)
+    if (joiner.clock || !memory_for_one()) clocks[id] = joiner.clock;
+  return clocks;
+}
+
 std::map<WorkerId, float> Consistency::last_factors() const {
   std::map<WorkerId, float> factors;
   for (const auto& [id, worker] : workers_)
@@ -450,6 +557,8 @@ std::vector<std::string> Consistency::waiting(TimePoint since) const {
         whom = "nobody: this server gave it up after an error";
       else if (!initialized_)
         whom = "the initial values";
+      else if (paused_)
+        whom = "more workers (min_workers)";
       else if (!worker.pull->complete())
         whom = "the rest of its own pull";
       else

@@ -108,6 +108,7 @@ class Control {
     base_.incarnation = Incarnation(static_cast<std::uint64_t>(registration_.incarnation));
     base_.job = static_cast<std::uint64_t>(registration_.job);
     base_.servers = static_cast<std::uint32_t>(registration_.servers);
+    base_.places = static_cast<std::uint32_t>(registration_.workers);
     base_.checkpoint_dir = registration_.checkpoint_dir;
     settings_ = value_or_throw(JobSettings::from_values(registration_.settings));
     heard_ = MonotonicClock::now();

@@ -115,10 +115,11 @@ void Engine::send_frame(WorkerId worker, const transport::Outbox::Frame& frame) 
   const auto peer = peers_.find(worker);
   if (peer == peers_.end()) return;
   endpoint_->send(
-      peer->second, frame, deadline(), [this, worker](const transport::Outcome& outcome) {
+      peer->second, frame, deadline(),
+      [this, worker, incarnation = incarnation_of(worker)](const transport::Outcome& outcome) {
         if (!outcome.status && !stopping_)
           run(core_->bar(
-              worker,
+              worker, incarnation,
               fmt::format("a message could not be sent to it: {}", outcome.status.error().message),
               MonotonicClock::now()));
       });
@@ -322,10 +323,12 @@ void Engine::carry_out(StorePayload& effect) {
 void Engine::carry_out(AnswerPull& effect) {
   // A worker asks anew when it has what it asked for; else the writes to it could pile up.
   if (!answering_.insert(effect.worker).second)
-    return run(core_->bar(effect.worker, "it asks for weights again while some are on their way",
+    return run(core_->bar(effect.worker, incarnation_of(effect.worker),
+                          "it asks for weights again while some are on their way",
                           MonotonicClock::now()));
   auto pull = std::make_shared<PullTransfer>();
   pull->worker = effect.worker;
+  pull->incarnation = incarnation_of(effect.worker);
   pull->pulled = {.clock = effect.clock,
                   .request = effect.request,
                   .slowest = effect.slowest,
@@ -380,7 +383,7 @@ void Engine::queue_write(const std::shared_ptr<PullTransfer>& pull, const Answer
       writes_.finished(reading.place.bytes);
     };
     const auto peer = peers_.find(pull->worker);
-    if (peer == peers_.end()) {
+    if (peer == peers_.end() || incarnation_of(pull->worker) != pull->incarnation) {
       endpoint_->post([done] { done({fail(Code::kUnavailable, "the worker is gone"), true}); });
       return;
     }
@@ -391,9 +394,10 @@ void Engine::queue_write(const std::shared_ptr<PullTransfer>& pull, const Answer
 
 void Engine::finish_pull(const std::shared_ptr<PullTransfer>& pull) {
   if (--pull->unfinished > 0) return;
+  if (incarnation_of(pull->worker) != pull->incarnation) return;  // another has its place
   answering_.erase(pull->worker);
   if (!pull->error.empty())
-    return run(core_->bar(pull->worker,
+    return run(core_->bar(pull->worker, pull->incarnation,
                           fmt::format("the weights for step {} could not be written to it: {}",
                                       pull->pulled.clock.value(), pull->error),
                           MonotonicClock::now()));
@@ -431,18 +435,12 @@ void Engine::on_view(const EngineView& view) {
   std::vector<WorkerNews> news;
   for (const EngineView::Worker& worker : view.workers) {
     news.push_back(worker.news);
-    if (worker.news.phase != WorkerPhase::kLive || worker.address.empty() ||
-        peers_.contains(worker.news.id))
-      continue;
-    if (auto peer = endpoint_->connect(worker.address))
-      peers_.emplace(worker.news.id, *peer);
-    else
-      report_.fault =
-          fmt::format("cannot reach worker.{}: {}", worker.news.id.value(), peer.error().message);
+    if (worker.news.phase == WorkerPhase::kLive) reach(worker);
   }
   rule_.change(view.settings);
   const TimePoint now = MonotonicClock::now();
   run(core_->view(news, view.initializer, now));
+  run(core_->pause(view.paused, now));
   release_mapped_of_the_gone();
   switch (view.order) {
     case EngineView::Order::kNone:
@@ -460,6 +458,27 @@ void Engine::on_view(const EngineView& view) {
   report_.busy = view.order != EngineView::Order::kNone;
 }
 
+Incarnation Engine::incarnation_of(WorkerId worker) const {
+  const auto known = core_->workers().find(worker);
+  return known == core_->workers().end() ? Incarnation() : known->second.incarnation;
+}
+
+void Engine::reach(const EngineView::Worker& worker) {
+  const WorkerId id = worker.news.id;
+  if (worker.address.empty() || peers_.contains(id)) return;
+  if (incarnation_of(id) != worker.news.incarnation) {
+    // A joiner: nothing that was said to whoever had its place is meant for it.
+    answering_.erase(id);
+    last_answers_.erase(id);
+    refusals_.erase(id);
+    log::info("worker.{} joins at clock {}", id.value(), worker.news.first_clock.value());
+  }
+  if (auto peer = endpoint_->connect(worker.address))
+    peers_.emplace(id, *peer);
+  else
+    report_.fault = fmt::format("cannot reach worker.{}: {}", id.value(), peer.error().message);
+}
+
 Result<EngineReport> Engine::report() {
   struct Answer {
     std::mutex mutex;
@@ -471,10 +490,11 @@ Result<EngineReport> Engine::report() {
     EngineReport report = report_;
     report.applied = core_->applied();
     report.resolving = core_->resolving();
+    report.joining = core_->joining();
     report.last_factors = core_->last_factors();
     report.last_samples = core_->last_samples();
     report.held = core_->held();
-    report.busy |= !report.resolving.empty();
+    report.busy |= !report.resolving.empty() || core_->anybody_joins();
     for (const std::string& line : core_->waiting(MonotonicClock::now() - kWaitingIsLong))
       report.waiting += (report.waiting.empty() ? "" : "; ") + line;
     const std::lock_guard lock(answer->mutex);

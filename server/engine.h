@@ -53,6 +53,7 @@ struct EngineConfig {
   std::uint64_t job = 0;
   JobSettings settings;
   std::uint32_t servers = 1;
+  std::uint32_t places = 0;           // for workers, those that are there included
   std::vector<Tensor> tensors;        // of the job
   std::vector<Partition> partitions;  // of this server, ids ascending
   std::map<WorkerId, CoreConfig::Worker> workers;
@@ -73,6 +74,7 @@ struct EngineView {
   std::int64_t epoch = 0;
   std::vector<Worker> workers;
   std::optional<WorkerId> initializer;
+  bool paused = false;
   Order order = Order::kNone;
   std::string checkpoint;
   std::map<WorkerId, Clock> cut;
@@ -82,6 +84,7 @@ struct EngineView {
 struct EngineReport {
   std::int64_t epoch = 0;
   std::map<WorkerId, Clock> applied, resolving;
+  std::map<WorkerId, std::optional<Clock>> joining;
   std::map<WorkerId, float> last_factors;
   std::map<WorkerId, std::uint32_t> last_samples;
   std::string held;
@@ -161,6 +164,9 @@ class Engine {
   void flush_taken();
   void send(WorkerId worker, const transport::Body& body);
   void send_frame(WorkerId worker, const transport::Outbox::Frame& frame);
+  // Who has the worker's place now, or nothing.
+  Incarnation incarnation_of(WorkerId worker) const;
+  void reach(const EngineView::Worker& worker);
   void send_pulled(WorkerId worker, const transport::Pulled& pulled);
   void write_partition(const std::shared_ptr<PullTransfer>& pull, const AnswerPull::Entry& entry);
   void queue_write(const std::shared_ptr<PullTransfer>& pull, const AnswerPull::Entry& entry,

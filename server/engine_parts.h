@@ -48,6 +48,7 @@ struct Engine::Update {
 
 struct Engine::PullTransfer {
   WorkerId worker;
+  Incarnation incarnation;
   transport::Pulled pulled;
   std::size_t unfinished = 0;
   std::string error;

@@ -20,10 +20,14 @@ Clock clock_of(const EngineConfig& config) {
   return Clock(steps - 1);
 }
 
+std::uint32_t places_of(const EngineConfig& config) {
+  return std::max(config.places, static_cast<std::uint32_t>(config.workers.size()));
+}
+
 SlabRule rule_of(const EngineConfig& config) {
   return {.per_clock = config.settings.per_clock(),
           .staleness = config.settings.staleness,
-          .workers = static_cast<std::uint32_t>(config.workers.size()),
+          .workers = places_of(config),
           .servers = config.servers,
           .memory_limit = config.settings.server_memory_limit.value};
 }
@@ -51,8 +55,7 @@ ShardLayout layout_of(const EngineConfig& config, const std::vector<transport::B
                    .pull_dtype = config.settings.pull_type(),
                    .codec = config.settings.gradients(),
                    .late_sum = config.settings.quorum != 0};
-  if (config.settings.delay_compensation != 0)
-    shape.remembered = static_cast<std::uint32_t>(config.workers.size());
+  if (config.settings.delay_compensation != 0) shape.remembered = places_of(config);
   for (const transport::Bundle& bundle : bundles) {
     shape.elements.push_back(bundle.elements);
     shape.decays.push_back(bundle.decays);

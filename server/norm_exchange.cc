@@ -110,6 +110,11 @@ void NormExchange::receive(ServerId from, const transport::Norms& norms, Effects
   }
 }
 
+bool NormExchange::begun_elsewhere(Clock clock) const {
+  return std::ranges::any_of(early_,
+                             [&](const auto& entry) { return entry.second.clock == clock; });
+}
+
 // One tick is under way at most.
 void NormExchange::ask_for_tick(Effects& effects) {
   if (std::exchange(armed_, true)) return;

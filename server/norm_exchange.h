@@ -55,6 +55,8 @@ class NormExchange {
 
   // An update runs of which this server has done what others need: it cannot be taken back.
   bool own_done() const noexcept { return runs_ && own_left_ == 0; }
+  // Another server is in the update of this clock already.
+  bool begun_elsewhere(Clock clock) const;
   // It lacks something from others.
   bool waiting() const noexcept { return since_.has_value(); }
   // Who waits for whom, if since before then.

@@ -23,6 +23,8 @@ std::string mismatch(const char* what) {
 
 WorkerPhase phase_of(rpc::MemberState::type state) {
   switch (state) {
+    case rpc::MemberState::JOINING:
+      return WorkerPhase::kJoining;
     case rpc::MemberState::LIVE:
       return WorkerPhase::kLive;
     case rpc::MemberState::RESOLVING:
@@ -88,10 +90,12 @@ Result<EngineView> read_view(const rpc::View& view, const rpc::Plan& plan) {
           Incarnation(static_cast<std::uint64_t>(member.incarnation)), phase_of(member.state),
           Clock(static_cast<std::uint64_t>(member.final_clock)),
           static_cast<float>(member.final_factor),
-          static_cast<std::uint32_t>(std::max<std::int64_t>(member.final_samples, 1))},
+          static_cast<std::uint32_t>(std::max<std::int64_t>(member.final_samples, 1)),
+          Clock(static_cast<std::uint64_t>(member.first_clock))},
          to_bytes(member.fabric.address)});
   if (view.initializer >= 0)
     out.initializer = WorkerId(static_cast<std::uint32_t>(view.initializer));
+  out.paused = view.paused;
   out.checkpoint = view.checkpoint.id;
   out.order = view.checkpoint.stage == rpc::CheckpointStage::HOLD  ? EngineView::Order::kHold
               : view.checkpoint.stage == rpc::CheckpointStage::CUT ? EngineView::Order::kCut
@@ -117,6 +121,9 @@ rpc::ServerReport write_report(const EngineReport& report) {
   for (const auto& [worker, clock] : report.resolving)
     out.resolving[static_cast<std::int32_t>(worker.value())] =
         static_cast<std::int64_t>(clock.value());
+  for (const auto& [worker, clock] : report.joining)
+    out.joining[static_cast<std::int32_t>(worker.value())] =
+        clock ? static_cast<std::int64_t>(clock->value()) : -1;
   for (const auto& [worker, factor] : report.last_factors)
     out.last_factors[static_cast<std::int32_t>(worker.value())] = factor;
   for (const auto& [worker, samples] : report.last_samples)

@@ -17,22 +17,54 @@ void SlabAdmission::forget(WorkerId worker) {
   std::erase_if(waiting_, [&](const Place& place) { return std::get<2>(place) == worker; });
 }
 
-bool SlabAdmission::may_admit(const Workers& workers, const Place& place) const {
+namespace {
+
+// Its next step that has no slab comes before the clock.
+bool comes_before(const WorkerState& worker, std::uint64_t clock) {
+  const bool admitted = worker.open && worker.open->slab;
+  return worker.ended.value() + (admitted ? 1 : 0) < clock;
+}
+
+}  // namespace
+
+bool SlabAdmission::room_for_one(const Workers& workers, const Newcomers& newcomers) const {
+  if (!per_clock_) return true;
+  // Those that must end before what has slabs can be applied, the smallest live clock at least.
+  std::uint64_t highest = 0, lowest = UINT64_MAX;
+  for (const auto& [id, worker] : workers) {
+    if (worker.live()) lowest = std::min(lowest, worker.ended.value());
+    if (worker.open && worker.open->slab) highest = std::max(highest, worker.open->clock.value());
+    for (const EndedStep& step : worker.steps)
+      if (step.slab) highest = std::max(highest, step.clock.value());
+  }
+  if (lowest != UINT64_MAX) highest = std::max(highest, lowest + 1);
+  std::size_t needed = newcomers.placed.size() + 1;
+  for (const auto& [id, worker] : workers)
+    if (worker.live() && comes_before(worker, highest)) ++needed;
+  return free_.size() >= needed;
+}
+
+bool SlabAdmission::may_admit(const Workers& workers, const Newcomers& newcomers,
+                              const Place& place) const {
   if (free_.empty()) return false;
   if (!per_clock_) return true;
   const auto [clock, arrival, self] = place;
   std::size_t reserved = 0;
+  bool lowest = true;
   for (const auto& [id, worker] : workers) {
     if (id == self || !worker.live()) continue;
-    const bool admitted = worker.open && worker.open->slab;
-    if (worker.ended.value() + (admitted ? 1 : 0) < clock) ++reserved;
+    if (comes_before(worker, clock)) ++reserved;
+    lowest &= worker.ended.value() >= clock;
   }
+  for (const Clock first : newcomers.placed) reserved += first.value() < clock ? 1 : 0;
+  if (!lowest) reserved += newcomers.waiting;
   return free_.size() - 1 >= reserved;
 }
 
-std::optional<std::pair<WorkerId, std::uint32_t>> SlabAdmission::admit(const Workers& workers) {
+std::optional<std::pair<WorkerId, std::uint32_t>> SlabAdmission::admit(const Workers& workers,
+                                                                       const Newcomers& newcomers) {
   // A later place needs no less than the first: when the first may not, nobody may.
-  if (waiting_.empty() || !may_admit(workers, *waiting_.begin())) return std::nullopt;
+  if (waiting_.empty() || !may_admit(workers, newcomers, *waiting_.begin())) return std::nullopt;
   const WorkerId worker = std::get<2>(*waiting_.begin());
   waiting_.erase(waiting_.begin());
   const std::uint32_t slab = free_.back();

@@ -10,7 +10,9 @@
 // holds one slab for the step that it pushes, besides those of steps that are being applied and
 // come back by themselves, so as many slabs as workers always suffice (with twice as many, the next
 // step is read while the last is applied); fewer are safe with one server only (two servers could
-// each admit the other's step and wait for ever). Not thread-safe: owned by the consistency core.
+// each admit the other's step and wait for ever). For a worker that is about to join a slab is set
+// aside as for one that is furthest behind; it joins when there is one. Not thread-safe: owned by
+// the consistency core.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +25,12 @@
 
 namespace leeway::server {
 
+// Workers that are about to join.
+struct Newcomers {
+  std::vector<Clock> placed;  // the first clock that each may belong to
+  std::size_t waiting = 0;    // those that have none yet
+};
+
 class SlabAdmission {
  public:
   SlabAdmission(bool per_clock, std::uint32_t slabs);
@@ -31,7 +39,10 @@ class SlabAdmission {
   void wait(WorkerId worker, const OpenStep& step);
   void forget(WorkerId worker);
   // The next worker whose open step gets a slab, with the slab; nothing when nobody may now.
-  std::optional<std::pair<WorkerId, std::uint32_t>> admit(const Workers& workers);
+  std::optional<std::pair<WorkerId, std::uint32_t>> admit(const Workers& workers,
+                                                          const Newcomers& newcomers);
+  // One worker more may begin at the smallest live clock, and every admitted step can still end.
+  bool room_for_one(const Workers& workers, const Newcomers& newcomers) const;
 
   // Somebody waits for a slab.
   bool starved() const noexcept { return !waiting_.empty(); }
@@ -42,7 +53,7 @@ class SlabAdmission {
 
  private:
   using Place = std::tuple<std::uint64_t, std::uint64_t, WorkerId>;  // clock, arrival
-  bool may_admit(const Workers& workers, const Place& place) const;
+  bool may_admit(const Workers& workers, const Newcomers& newcomers, const Place& place) const;
 
   bool per_clock_;
   std::uint32_t usable_;

@@ -15,7 +15,7 @@
 
 namespace leeway::server {
 
-enum class WorkerPhase : std::uint8_t { kLive, kResolving, kDead, kFinished };
+enum class WorkerPhase : std::uint8_t { kLive, kResolving, kDead, kFinished, kJoining };
 
 // The step that the worker is pushing. At most one: a worker gets its next weights, and so its next
 // gradient, only after this step has ended here.

@@ -22,7 +22,7 @@ rpc::RegisterRequest register_request(const SessionOptions& options,
   rpc::RegisterRequest request;
   request.token = options.token;
   request.role = rpc::Role::WORKER;
-  request.id = static_cast<std::int32_t>(options.rank);
+  request.id = options.rank == kAnyRank ? -1 : static_cast<std::int32_t>(options.rank);
   request.host = host_name();
   request.pid = getpid();
   request.fabric.fabric = fabric.fabric;
@@ -44,12 +44,17 @@ Result<JobSettings> settings_from(const std::map<std::string, std::string>& valu
 
 Result<Membership> membership_from(const rpc::Registration& registration,
                                    const SessionOptions& options) {
-  if (registration.workers != static_cast<std::int64_t>(options.world_size))
+  if (options.world_size != kAnyRank &&
+      registration.workers != static_cast<std::int64_t>(options.world_size))
     return fail(Code::kRefused, fmt::format("WORLD_SIZE is {} but the job has {} workers",
                                             options.world_size, registration.workers));
   auto settings = settings_from(registration.settings);
   if (!settings) return tl::unexpected(std::move(settings).error());
   return Membership{.job = static_cast<std::uint64_t>(registration.job),
+                    .rank = options.rank == kAnyRank
+                                ? static_cast<std::uint32_t>(std::max(registration.id, 0))
+                                : options.rank,
+                    .world_size = static_cast<std::uint32_t>(std::max(registration.workers, 1)),
                     .servers = static_cast<std::size_t>(std::max(registration.servers, 0)),
                     .settings = *std::move(settings),
                     .checkpoint_dir = registration.checkpoint_dir};
@@ -66,7 +71,7 @@ Result<Beginning> beginning_of(const rpc::Plan& plan, std::int32_t worker,
                                const JobSettings& settings) {
   Beginning beginning{.clock = Clock(), .scaler = scaler_for(settings)};
   const auto progress = plan.progress.find(worker);
-  if (plan.restore.empty() || progress == plan.progress.end()) return beginning;
+  if (progress == plan.progress.end()) return beginning;
   beginning.clock =
       Clock(static_cast<std::uint64_t>(std::max<std::int64_t>(progress->second.clock, 0)));
   const std::string& state = progress->second.state;

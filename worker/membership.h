@@ -27,6 +27,7 @@ Result<JobSettings> settings_from(const std::map<std::string, std::string>& valu
 
 struct Membership {
   std::uint64_t job = 0;
+  std::uint32_t rank = 0, world_size = 1;
   std::size_t servers = 0;
   JobSettings settings;
   std::string checkpoint_dir;  // "" = none
@@ -37,7 +38,7 @@ Result<Membership> membership_from(const rpc::Registration& registration,
 
 LossScaler scaler_for(const JobSettings& settings);
 
-// Where the worker begins: at clock 0, or where the checkpoint left it.
+// Where the worker begins: at clock 0, where the checkpoint left it, or where it joined.
 struct Beginning {
   Clock clock;
   LossScaler scaler;

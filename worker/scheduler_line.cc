@@ -18,7 +18,7 @@ constexpr milliseconds kSlowestRetry{1000};
 SchedulerLine::SchedulerLine(std::unique_ptr<ControlPlane> control, const SessionOptions& options,
                              Board& board)
     : control_(std::move(control)),
-      who_(fmt::format("worker.{}", options.rank)),
+      who_(options.rank == kAnyRank ? "worker" : fmt::format("worker.{}", options.rank)),
       scheduler_(options.scheduler),
       board_(board) {
   caller_.token = options.token;
@@ -54,6 +54,10 @@ rpc::Registration SchedulerLine::join(const rpc::RegisterRequest& request, milli
     throw SessionError(fmt::format("{}: cannot join the job of the scheduler at {}: {}", who_,
                                    scheduler_, registration.error().message));
   caller_.incarnation = registration->incarnation;
+  if (request.id < 0) {
+    caller_.id = registration->id;
+    who_ = fmt::format("worker.{}", registration->id);
+  }
   return *std::move(registration);
 }
 

@@ -48,7 +48,8 @@ class SchedulerLine {
   std::invoke_result_t<Call> insist(milliseconds patience, Call call);
 
   const std::unique_ptr<ControlPlane> control_;
-  const std::string who_, scheduler_;
+  std::string who_;
+  const std::string scheduler_;
   Board& board_;
   rpc::Caller caller_;
 };

@@ -22,6 +22,7 @@ std::string required(const char* name) {
 
 std::uint32_t required_number(const char* name) {
   const std::string text = required(name);
+  if (text == "auto") return kAnyRank;
   std::uint32_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size())
@@ -44,8 +45,10 @@ std::unique_ptr<Session> Session::from_environment(SessionOptions options) {
   optional("LEEWAY_FABRIC", options.fabric);
   optional("LEEWAY_BIND", options.bind);
   optional("LEEWAY_INJECT", options.inject);
-  log::start(fmt::format("worker.{}", options.rank));
-  return join(options);
+  log::start(options.rank == kAnyRank ? "worker" : fmt::format("worker.{}", options.rank));
+  auto session = join(options);
+  log::start(fmt::format("worker.{}", session->rank()));
+  return session;
 }
 
 std::unique_ptr<Session> Session::join(const SessionOptions& options) {

@@ -43,11 +43,14 @@ class SessionError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// A worker that joins a job which trains may take any place that is free.
+inline constexpr std::uint32_t kAnyRank = UINT32_MAX;
+
 struct SessionOptions {
   std::string scheduler;  // HOST:PORT
   std::string token;
-  std::uint32_t rank = 0;
-  std::uint32_t world_size = 1;
+  std::uint32_t rank = 0;          // or kAnyRank
+  std::uint32_t world_size = 1;    // or kAnyRank: whatever the job has
   std::string fabric = "auto";     // auto | efa | verbs | tcp | shm
   std::string bind = "127.0.0.1";  // address that the data plane listens on
   std::string inject;              // faults to suffer, as common/inject.h describes
@@ -110,13 +113,16 @@ class Parameter {
 
 class Session {
  public:
-  // Joins the job that leeway-run named in LEEWAY_SCHEDULER, LEEWAY_TOKEN, RANK and WORLD_SIZE;
+  // Joins the job that leeway-run named in LEEWAY_SCHEDULER, LEEWAY_TOKEN, RANK and WORLD_SIZE (the
+  // last two may be "auto");
   // LEEWAY_FABRIC, LEEWAY_BIND and LEEWAY_INJECT win over `options`, which give the rest. Also
   // starts the process's log as "worker.RANK", so call it once a process.
   static std::unique_ptr<Session> from_environment(SessionOptions options = {});
   static std::unique_ptr<Session> join(const SessionOptions& options);
   virtual ~Session() = default;
 
+  // The worker's place, and how many places the job has: those of the workers that it began with,
+  // and with --max-workers those of later ones. Neither ever changes.
   virtual std::uint32_t rank() const noexcept = 0;
   virtual std::uint32_t world_size() const noexcept = 0;
   // Of the job; with every program's own values in it once start() returned.
@@ -131,8 +137,9 @@ class Session {
   // may differ between workers. Returns when every server is ready.
   virtual void start() = 0;
 
-  // The step about to be computed, i.e. the steps done. After a resume it starts above 0: let the
-  // order of the data depend on it alone, and the resumed run is the run.
+  // The step about to be computed, i.e. the steps done. After a resume, and when the worker joined
+  // a job that trains, it starts above 0: let the order of the data depend on it alone, and the
+  // resumed run is the run, and no sample is computed by two workers.
   virtual Clock clock() const noexcept = 0;
   // Waits until weights() satisfy the staleness contract for step clock(). False when the job is
   // stopping: leave the loop and call finish().

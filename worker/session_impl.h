@@ -90,7 +90,7 @@ class SessionImpl final : public Session {
   void obey_kill();
   [[noreturn]] void fail_with(std::string text) { line_.fail_with(std::move(text)); }
 
-  const SessionOptions options_;
+  SessionOptions options_;  // with the rank that the job gave
   OwnFaults faults_;
   JobSettings settings_;
   std::uint64_t job_ = 0;

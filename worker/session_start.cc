@@ -73,6 +73,11 @@ SessionImpl::~SessionImpl() {
 void SessionImpl::take_membership(const rpc::Registration& registration) {
   auto membership = membership_from(registration, options_);
   if (!membership) fail_with(membership.error().message);
+  options_.world_size = membership->world_size;
+  if (options_.rank != membership->rank) {
+    options_.rank = membership->rank;
+    faults_ = *OwnFaults::parse(options_.inject, options_.rank);  // it was parsed before
+  }
   job_ = membership->job;
   servers_ = membership->servers;
   settings_ = std::move(membership->settings);

@@ -30,6 +30,7 @@ constexpr std::size_t kMostHeld = 1 << 19;
 SupervisorCore::Config core_config(const LaunchPlan& plan, int attempt) {
   SupervisorCore::Config config{.servers = plan.run.servers,
                                 .workers = plan.run.workers,
+                                .waits_for_joiners = plan.job.min_workers > 0,
                                 .checkpoints = !plan.run.checkpoint_dir.empty(),
                                 .pauses = {}};
   if (attempt > 0) return config;
@@ -119,6 +120,7 @@ class Attempt {
     const auto add = [&](std::initializer_list<std::string> more) {
       command.insert(command.end(), more);
     };
+    if (run.max_workers > 0) add({"--max-workers", std::to_string(run.max_workers)});
     if (!run.checkpoint_dir.empty()) add({"--checkpoint-dir", run.checkpoint_dir});
     add({"--resume", attempt_ > 0 ? "auto" : run.resume});
     for (const auto& [name, value] : context_.plan.job_set)
@@ -140,7 +142,7 @@ class Attempt {
             environment);
     std::vector<std::string> program = context_.plan.program;
     program.front() = context_.worker_path;
-    environment["WORLD_SIZE"] = std::to_string(run.workers);
+    environment["WORLD_SIZE"] = std::to_string(std::max(run.workers, run.max_workers));
     for (std::uint32_t i = 0; i < run.workers; ++i) {
       environment["RANK"] = environment["LOCAL_RANK"] = std::to_string(i);
       start({Role::kWorker, static_cast<int>(i)}, program, environment);

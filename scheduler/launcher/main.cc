@@ -35,6 +35,22 @@ std::map<std::string, std::string> read_environment() {
   throw leeway::ConfigError(path + " could not be started: " + std::strerror(errno));
 }
 
+// A worker needs nobody between it and whoever starts it: the program takes this process's place.
+[[noreturn]] void become_worker(const leeway::launcher::JoinPlan& plan) {
+  std::vector<std::string> program = plan.program;
+  const std::string path = leeway::launcher::find_program(program.front(), plan.environment);
+  std::vector<std::string> variables;
+  for (const auto& [name, value] : plan.environment) variables.push_back(name + "=" + value);
+  const auto pointers = [](std::vector<std::string>& texts) {
+    std::vector<char*> out;
+    for (std::string& text : texts) out.push_back(text.data());
+    out.push_back(nullptr);
+    return out;
+  };
+  ::execve(path.c_str(), pointers(program).data(), pointers(variables).data());
+  throw leeway::ConfigError(path + " could not be started: " + std::strerror(errno));
+}
+
 // Started with closed standard streams, what is opened first would become them, and a child's
 // streams would be wired over its other descriptors.
 void fill_standard_streams() {
@@ -50,6 +66,14 @@ int main(int argc, char** argv) {
   try {
     const auto environment = read_environment();
     if (argc > 1 && std::strcmp(argv[1], "doctor") == 0) become_doctor(argv + 1, environment);
+    if (argc > 1 && std::strcmp(argv[1], "worker") == 0) {
+      std::string help;
+      const auto plan =
+          leeway::launcher::parse_join_options({argv + 2, argv + argc}, environment, help);
+      if (plan) become_worker(*plan);
+      std::fputs(help.c_str(), stdout);
+      return 0;
+    }
     const auto parsed = leeway::launcher::parse_options({argv + 1, argv + argc}, environment);
     if (parsed.plan) return leeway::launcher::launch(*parsed.plan, environment);
     std::fputs(parsed.text.c_str(), stdout);

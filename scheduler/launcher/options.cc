@@ -23,6 +23,7 @@ struct Flag {
 constexpr Flag kFlags[] = {
     {"--servers", "servers", "N"},
     {"--workers", "workers", "N"},
+    {"--max-workers", "max_workers", "N"},
     {"--staleness", "staleness", "S"},
     {"--update", "update", "HOW"},
     {"--fabric", "fabric", "NAME"},
@@ -84,6 +85,9 @@ void check(const LaunchPlan& plan) {
   for (const auto& [name, count] : {std::pair{"servers", run.servers}, {"workers", run.workers}})
     if (count == 0 || count > kMostMembers)
       bad(fmt::format("{} = {} must be between 1 and {}", name, count, kMostMembers));
+  if (run.max_workers > kMostMembers || (run.max_workers != 0 && run.max_workers < run.workers))
+    bad(fmt::format("max_workers = {} must be 0 or between workers = {} and {}", run.max_workers,
+                    run.workers, kMostMembers));
   if (run.listen.find(':') == std::string::npos)
     bad(fmt::format("listen = '{}' must be HOST:PORT, e.g. 127.0.0.1:0", run.listen));
   if (run.resume.empty()) bad("resume = '' must be auto, never or the id of a checkpoint");
@@ -254,6 +258,7 @@ class Parser {
   Knobs run_, job_;
   CLI::App app_{
       "leeway-run [job.toml] [FLAGS] -- PROGRAM [ARGS...]\n"
+      "leeway-run worker [FLAGS] -- PROGRAM [ARGS...]   joins a job that runs; worker --help\n"
       "leeway-run doctor [FLAGS]     what this machine has, and what to change; doctor --help\n"
       "Starts a job (scheduler, servers, workers), watches it, leaves nothing behind."};
   std::string job_file_;
@@ -268,6 +273,8 @@ class Parser {
 void RunSettings::describe(Knobs& k) {
   k.add("servers", servers, "processes", "how many share the model");
   k.add("workers", workers, "processes", "how many copies of PROGRAM train it");
+  k.add("max_workers", max_workers, "processes",
+        "room for workers that join later, those of workers included; 0 = none");
   k.add("fabric", fabric, "what moves gradients and weights; auto takes the fastest there is");
   k.add("bind", bind, "address", "where servers and workers open their end of the fabric");
   k.add("listen", listen, "HOST:PORT", "where the scheduler answers; port 0 = any free one");
@@ -283,6 +290,64 @@ void RunSettings::describe(Knobs& k) {
 Parsed parse_options(const std::vector<std::string>& arguments,
                      const std::map<std::string, std::string>& environment) {
   return Parser(environment).parse(arguments);
+}
+
+std::optional<JoinPlan> parse_join_options(const std::vector<std::string>& arguments,
+                                           const std::map<std::string, std::string>& environment,
+                                           std::string& help) {
+  JoinPlan plan{.environment = environment};
+  std::string scheduler, job, rank = "auto", fabric, bind;
+  CLI::App app(
+      "leeway-run worker [FLAGS] -- PROGRAM [ARGS...]\n"
+      "Becomes PROGRAM as one worker of a job that runs: in the place of one that died, or of its "
+      "own where\nthe job has room (--max-workers). LEEWAY_TOKEN must be the job's.");
+  app.name("leeway-run worker");
+  app.add_option("--scheduler", scheduler, "HOST:PORT of the job; else LEEWAY_SCHEDULER");
+  app.add_option("--job", job, "log directory of a job of this machine: its address and token");
+  app.add_option("--rank", rank, "the place to take [default auto: any that is free]");
+  app.add_option("--fabric", fabric, "as the job's; else LEEWAY_FABRIC, else auto");
+  app.add_option("--bind", bind, "address of this node; else LEEWAY_BIND, else 127.0.0.1");
+  const auto dashes = std::find(arguments.begin(), arguments.end(), "--");
+  try {
+    app.parse(std::vector<std::string>(std::make_reverse_iterator(dashes),
+                                       std::make_reverse_iterator(arguments.begin())));
+  } catch (const CLI::CallForHelp&) {
+    help = app.help();
+    return std::nullopt;
+  } catch (const CLI::ParseError& error) {
+    throw ConfigError(fmt::format("worker: {}; see leeway-run worker --help", error.what()));
+  }
+  if (dashes != arguments.end()) plan.program.assign(dashes + 1, arguments.end());
+  if (plan.program.empty())
+    throw ConfigError("no program to run: leeway-run worker [FLAGS] -- PROGRAM [ARGS...]");
+  const auto set = [&](const char* name, const std::string& value) {
+    if (!value.empty()) plan.environment[name] = value;
+  };
+  if (!job.empty()) {
+    std::ifstream file(job + "/job.env");
+    std::string line;
+    for (; std::getline(file, line);)
+      if (const auto equals = line.find('='); equals != std::string::npos)
+        plan.environment[line.substr(0, equals)] = line.substr(equals + 1);
+    if (!file.eof())
+      throw ConfigError(
+          fmt::format("{}/job.env cannot be read: no job runs with this log "
+                      "directory on this machine",
+                      job));
+  }
+  set("LEEWAY_SCHEDULER", scheduler);
+  set("LEEWAY_FABRIC", fabric);
+  set("LEEWAY_BIND", bind);
+  for (const char* name : {"LEEWAY_SCHEDULER", "LEEWAY_TOKEN"})
+    if (plan.environment[name].empty())
+      throw ConfigError(
+          fmt::format("{} is not set: which job is it? --job LOG_DIRECTORY on the machine of its "
+                      "leeway-run, or --scheduler HOST:PORT and its token in LEEWAY_TOKEN",
+                      name));
+  plan.environment["RANK"] = rank;
+  plan.environment["WORLD_SIZE"] = "auto";
+  plan.environment.try_emplace("LOCAL_RANK", "0");
+  return plan;
 }
 
 }  // namespace leeway::launcher

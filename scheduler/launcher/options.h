@@ -20,6 +20,7 @@ namespace leeway::launcher {
 struct RunSettings {
   std::uint32_t servers = 1;
   std::uint32_t workers = 1;
+  std::uint32_t max_workers = 0;
   Choice fabric{"auto", {"auto", "efa", "verbs", "tcp", "shm"}};
   std::string bind = "127.0.0.1";
   std::string listen = "127.0.0.1:0";
@@ -48,8 +49,18 @@ struct Parsed {
   std::string text;                // --help, --print-config
 };
 
+// `leeway-run worker`: one worker more for a job that runs.
+struct JoinPlan {
+  std::vector<std::string> program;                // as typed
+  std::map<std::string, std::string> environment;  // all of it
+};
+
 // `arguments` without the program's own name; `environment` as environ has it. Throws ConfigError.
 Parsed parse_options(const std::vector<std::string>& arguments,
                      const std::map<std::string, std::string>& environment);
+// The arguments after "worker". Nothing: `help` is to be printed.
+std::optional<JoinPlan> parse_join_options(const std::vector<std::string>& arguments,
+                                           const std::map<std::string, std::string>& environment,
+                                           std::string& help);
 
 }  // namespace leeway::launcher

@@ -28,6 +28,8 @@ struct MemberSnapshot {
   std::string state;  // LIVE, RESOLVING, DEAD, FINISHED
   std::string host;
   std::int64_t pid = 0;
+  std::int64_t incarnation = 0;
+  std::int64_t first_clock = 0;
   std::string provider, device, address;
   std::string error;  // what it said when it left with an error
   double push_bytes_per_second = 0, pull_bytes_per_second = 0;
@@ -45,6 +47,7 @@ struct JobSnapshot {
   std::string reason;
   double seconds_running = 0;
   double samples_per_second = 0;
+  WorkerFigures replaced;  // of workers whose place another has, together; clock: steps done
   std::map<std::string, std::string> settings;
   std::vector<MemberSnapshot> servers, workers;
   std::optional<CheckpointSnapshot> last_checkpoint;

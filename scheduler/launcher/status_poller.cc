@@ -28,11 +28,24 @@ std::string upper(std::string text) {
   return text;
 }
 
+WorkerFigures figures(const rpc::WorkerReport& from) {
+  return {.clock = from.clock,
+          .samples = from.samples,
+          .skipped_steps = from.skipped_steps,
+          .loss = from.loss,
+          .epoch = from.epoch,
+          .staleness_violations = from.staleness_violations,
+          .staleness_histogram = from.staleness_histogram,
+          .metrics = from.metrics};
+}
+
 MemberSnapshot convert(const rpc::MemberStatus& from, Role role) {
   MemberSnapshot to{.member = {role, from.id},
                     .state = upper(from.state),
                     .host = from.host,
                     .pid = from.pid,
+                    .incarnation = from.incarnation,
+                    .first_clock = from.first_clock,
                     .provider = from.fabric.provider,
                     .device = from.fabric.device,
                     .address = from.fabric.printable,
@@ -41,14 +54,7 @@ MemberSnapshot convert(const rpc::MemberStatus& from, Role role) {
                     .pull_bytes_per_second = from.pull_bytes_per_second,
                     .worker = std::nullopt};
   if (!from.__isset.worker) return to;
-  to.worker = WorkerFigures{.clock = from.worker.clock,
-                            .samples = from.worker.samples,
-                            .skipped_steps = from.worker.skipped_steps,
-                            .loss = from.worker.loss,
-                            .epoch = from.worker.epoch,
-                            .staleness_violations = from.worker.staleness_violations,
-                            .staleness_histogram = from.worker.staleness_histogram,
-                            .metrics = from.worker.metrics};
+  to.worker = figures(from.worker);
   return to;
 }
 
@@ -62,6 +68,7 @@ JobSnapshot convert(const rpc::JobStatus& from, TimePoint asked_at) {
                  .reason = from.reason,
                  .seconds_running = from.seconds_running,
                  .samples_per_second = from.samples_per_second,
+                 .replaced = figures(from.replaced),
                  .settings = from.settings,
                  .servers = {},
                  .workers = {},

@@ -87,9 +87,7 @@ void Summary::add(const std::optional<CheckpointSnapshot>& restored, const JobSn
   steps += steps_beyond(last, restored);
   seconds += more_seconds;
   metrics.clear();
-  for (auto it = last.workers.rbegin(); it != last.workers.rend(); ++it) {
-    if (!it->worker) continue;
-    const WorkerFigures& worker = *it->worker;
+  const auto add_figures = [this](const WorkerFigures& worker) {
     samples += worker.samples;
     skipped_steps += worker.skipped_steps;
     staleness_violations += worker.staleness_violations;
@@ -97,8 +95,13 @@ void Summary::add(const std::optional<CheckpointSnapshot>& restored, const JobSn
       staleness_histogram.resize(worker.staleness_histogram.size());
     for (std::size_t i = 0; i < worker.staleness_histogram.size(); ++i)
       staleness_histogram[i] += worker.staleness_histogram[i];
+  };
+  add_figures(last.replaced);
+  for (auto it = last.workers.rbegin(); it != last.workers.rend(); ++it) {
+    if (!it->worker) continue;
+    add_figures(*it->worker);
     // From the highest rank down, so that the lowest one's value stays.
-    for (const auto& [name, value] : worker.metrics) metrics[name] = value;
+    for (const auto& [name, value] : it->worker->metrics) metrics[name] = value;
   }
   const auto bound = last.settings.find("staleness");
   if (bound != last.settings.end()) staleness_bound = bound->second;
@@ -116,11 +119,12 @@ std::optional<CheckpointSnapshot> restored_checkpoint(const std::string& resume,
 
 std::int64_t steps_beyond(const JobSnapshot& last,
                           const std::optional<CheckpointSnapshot>& restored) {
-  std::int64_t steps = 0;
-  for (const MemberSnapshot& one : last.workers)
-    if (one.worker)
-      steps +=
-          std::max<std::int64_t>(0, one.worker->clock - restored_clock(restored, one.member.id));
+  std::int64_t steps = last.replaced.clock;
+  for (const MemberSnapshot& one : last.workers) {
+    if (!one.worker) continue;
+    const std::int64_t first = std::max(restored_clock(restored, one.member.id), one.first_clock);
+    steps += std::max<std::int64_t>(0, one.worker->clock - first);
+  }
   return steps;
 }
 

@@ -120,14 +120,14 @@ void SupervisorCore::worker_ended(TimePoint now, const Member& member, ProcessEn
                                   const std::string& words, Effects& effects) {
   const bool any_left = first_live(Role::kWorker).has_value();
   // The job has gone on without it already: what it says when it wakes up is no news.
-  const bool known_dead = declared_dead(member);
+  const bool known_dead = declared_dead(member) || replaced(member);
   if (known_dead || vanished(end)) {
     if (!known_dead) effects.push_back(tell_lost(member, to_string(end), false));
     lost_.insert(member);
     const bool any_kept = std::any_of(ends_.begin(), ends_.end(), [this](const auto& entry) {
       return entry.first.role == Role::kWorker && !lost_.contains(entry.first);
     });
-    if (any_left || any_kept) {
+    if (any_left || any_kept || others_train() || config_.waits_for_joiners) {
       const bool trains = last_.phase == Phase::kRunning || last_.phase == Phase::kStopping;
       effects.push_back(
           warn(fmt::format("{} {}{}{}", to_string(member), to_string(end),
@@ -156,6 +156,19 @@ void SupervisorCore::worker_ended(TimePoint now, const Member& member, ProcessEn
 bool SupervisorCore::finished(const Member& member) const {
   const MemberSnapshot* found = last_.find(member);
   return last_.phase == Phase::kDone || (found != nullptr && found->state == "FINISHED");
+}
+
+bool SupervisorCore::replaced(const Member& member) const {
+  const MemberSnapshot* found = last_.find(member);
+  const auto first = ours_.find(member);
+  return found != nullptr && first != ours_.end() && found->incarnation > first->second;
+}
+
+bool SupervisorCore::others_train() const {
+  return std::any_of(last_.workers.begin(), last_.workers.end(), [this](const auto& one) {
+    const bool ours = one.member.id < static_cast<int>(config_.workers) && !replaced(one.member);
+    return !ours && (one.state == "LIVE" || one.state == "JOINING" || one.state == "FINISHED");
+  });
 }
 
 bool SupervisorCore::declared_dead(const Member& member) const {
@@ -230,6 +243,8 @@ Effects SupervisorCore::stopped(TimePoint now, const Member& member, int signal)
 Effects SupervisorCore::status(TimePoint now, const JobSnapshot& snapshot) {
   Effects effects;
   last_ = snapshot;
+  for (const MemberSnapshot& one : last_.workers)
+    if (one.incarnation > 0) ours_.try_emplace(one.member, one.incarnation);
   answered_at_ = now;
   if (snapshot.phase == Phase::kDone && !done_at_) done_at_ = now;
   if (interrupted_at_ && checkpoint_awaited_ && snapshot.phase != Phase::kRunning) {

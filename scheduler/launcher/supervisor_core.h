@@ -51,6 +51,7 @@ class SupervisorCore {
  public:
   struct Config {
     std::uint32_t servers = 1, workers = 1;
+    bool waits_for_joiners = false;  // also without any worker
     bool checkpoints = false;
     std::map<int, std::vector<double>> pauses;  // worker -> seconds, in order of steps
   };
@@ -87,6 +88,8 @@ class SupervisorCore {
   bool only_scheduler_left() const { return live_.size() == 1 && scheduler_alive(); }
   bool finished(const Member& member) const;
   bool declared_dead(const Member& member) const;  // by the scheduler
+  bool replaced(const Member& member) const;       // by another that joined
+  bool others_train() const;                       // who are not ours
   void suspect(Suspect suspect, Effects& effects);
   void judge(const Suspect& suspect);
   void fail(std::string who, std::string reason, TimePoint at, bool restartable);
@@ -111,6 +114,7 @@ class SupervisorCore {
   std::set<Member> lost_;  // workers that ended without failing the job
   bool listening_ = false;
   JobSnapshot last_;
+  std::map<Member, std::int64_t> ours_;  // the first incarnation that a status had
   std::vector<Suspect> suspects_;
   std::optional<Failure> failure_;
   bool failure_from_scheduler_ = false;  // a cause that we see ourselves may still replace it

@@ -181,7 +181,7 @@ int run(const Flags& flags) {
   for (const std::string& text : flags.settings)
     options.settings[text.substr(0, text.find('='))] = text.substr(text.find('=') + 1);
   const char* rank = std::getenv("RANK");
-  if (rank != nullptr && std::stoi(rank) == flags.late_rank)
+  if (flags.late_rank >= 0 && rank != nullptr && std::stoi(rank) == flags.late_rank)
     std::this_thread::sleep_for(std::chrono::duration<double>(flags.late_seconds));
   const auto session = Session::from_environment(options);
   const std::vector<Declared> declared = declare(*session, flags);

@@ -31,10 +31,11 @@ int main(int argc, char** argv) {
   const auto number = [](std::uint64_t n) { return static_cast<unsigned long long>(n); };
   std::printf(
       "%llu schedules in %.1f s, no promise broken: %llu steps applied (%llu late, %llu of them "
-      "folded), %llu checkpoints, %llu restarts, %llu dead workers, %llu adapted "
-      "bounds, %llu norms of tensors on several servers\n",
+      "folded), %llu checkpoints, %llu restarts, %llu dead workers, %llu joined "
+      "(%llu as more), %llu adapted bounds, %llu norms of tensors on several servers\n",
       number(last - first + 1), took.count(), number(happened.steps), number(happened.late),
       number(happened.folded), number(happened.checkpoints), number(happened.restarts),
-      number(happened.deaths), number(happened.widened), number(happened.norms));
+      number(happened.deaths), number(happened.joins), number(happened.grown),
+      number(happened.widened), number(happened.norms));
   return 0;
 }

@@ -25,6 +25,8 @@ inline std::optional<std::string> run_schedule(const WorldOptions& options,
       happened->deaths += more.deaths;
       happened->widened += more.widened;
       happened->norms += more.norms;
+      happened->joins += more.joins;
+      happened->grown += more.grown;
     }
     return std::nullopt;
   } catch (const SimulationError& error) {

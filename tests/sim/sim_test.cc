@@ -8,9 +8,9 @@
 namespace leeway::sim {
 namespace {
 
-// What the first of a few thousand schedules to break says; "" when none does.
+// What the first of many schedules to break says; "" when none does.
 std::string find_in_schedules(WorldOptions options) {
-  for (options.seed = 1; options.seed <= 3000; ++options.seed)
+  for (options.seed = 1; options.seed <= 20000; ++options.seed)
     if (const auto broken = run_schedule(options)) return *broken;
   return "";
 }
@@ -28,6 +28,8 @@ TEST_CASE("a few schedules keep the protocol's promises") {
   CHECK(happened.restarts > 0);
   CHECK(happened.widened > 0);
   CHECK(happened.norms > 0);
+  CHECK(happened.joins > happened.grown);
+  CHECK(happened.grown > 0);
 }
 
 TEST_CASE("a gate that is off by one is found") {
@@ -53,6 +55,10 @@ TEST_CASE("norms that are taken for those of another clock are found") {
 TEST_CASE("servers that wait for each other's norms and for a checkpoint are found") {
   CHECK(find_in_schedules({.bugs = {.held_back_by_norms = true}}).find("waited") !=
         std::string::npos);
+}
+
+TEST_CASE("a joiner that counts from one clock too early is found") {
+  CHECK(find_in_schedules({.bugs = {.join_early = true}}) != "");
 }
 
 TEST_CASE("too few slabs lock servers into waiting for each other's workers, which is found") {

@@ -22,6 +22,7 @@ constexpr std::uint64_t kReport = 25;     // a server reports about so often
 constexpr std::uint64_t kDetection = 200;
 constexpr std::uint32_t kSamples[] = {64, 64, 64, 48, 5};
 constexpr milliseconds kNormPatience{3000};  // longer than a death takes to be settled
+constexpr std::size_t kMostWorkers = 8;
 constexpr std::uint64_t kMostEvents = 400000;
 
 }  // namespace
@@ -36,6 +37,7 @@ World::World(const WorldOptions& options) : events_(options.seed), bugs_(options
   }
   steps_ = 3 + events_.below(8);
   server_count_ = 1 + events_.below(3);
+  workers_.reserve(kMostWorkers);
   workers_.resize(1 + events_.below(5));
   const auto world_size = static_cast<std::uint32_t>(workers_.size());
   if (per_clock_ && events_.chance(0.6)) {
@@ -50,11 +52,14 @@ World::World(const WorldOptions& options) : events_(options.seed), bugs_(options
     news_.workers.push_back({WorkerId(w), incarnation(WorkerId(w)), WorkerPhase::kLive, Clock(0)});
   }
   news_.initializer = WorkerId(0);
-  least_slabs_ = per_clock_ || server_count_ > 1 ? world_size : 1;
+  const auto more = static_cast<std::uint32_t>(events_.chance(0.3) ? 1 + events_.below(2) : 0);
+  for (std::uint32_t i = 0; i < more; ++i) events_.soon(400 * steps_, [this] { begin_to_grow(); });
+  least_slabs_ = per_clock_ || server_count_ > 1 ? world_size + more : 1;
   spare_slabs_ = least_slabs_ > 1 && !options.one_slab;
   slabs_ = least_slabs_ + static_cast<std::uint32_t>(events_.below(3));
   if (options.one_slab) slabs_ = least_slabs_ = 1;
   servers_.resize(server_count_);
+  server_views_.resize(server_count_);
   for (std::size_t s = 0; s < server_count_; ++s) servers_[s].core = make_core(s, false);
   // At most all but one die, at a random moment.
   for (std::size_t w = 0; w + 1 < workers_.size(); ++w)
@@ -80,12 +85,16 @@ std::unique_ptr<server::Consistency> World::make_core(std::size_t s, bool restor
                             .bugs = bugs_};
   for (PartitionId p : shard(s)) config.partitions.push_back({p, kElements});
   for (const Worker& worker : workers_)
-    config.workers[worker.id] = {incarnation(worker.id), Clock(worker.clock), {}};
+    if (worker.alive) config.workers[worker.id] = {incarnation(worker.id), Clock(worker.clock), {}};
   return std::make_unique<server::Consistency>(std::move(config));
 }
 
 Incarnation World::incarnation(WorkerId worker) const {
-  return Incarnation(100 * (run_ + 1) + worker.value());
+  return incarnation(worker, workers_[worker.value()].life);
+}
+
+Incarnation World::incarnation(WorkerId worker, std::uint64_t life) const {
+  return Incarnation(10'000 * (run_ + 1) + 100 * life + worker.value());
 }
 
 Incarnation World::incarnation_of_server(std::size_t server) const {
@@ -108,7 +117,7 @@ void World::run() {
   for (Worker& worker : workers_) {
     for (std::size_t s = 0; s < server_count_; ++s) worker.confirmed[s] = 0;
     start_pull(worker);
-    if (worker.crash_at_random) events_.soon(600 * steps_, [this, &worker] { crash(worker); });
+    if (worker.crash_at_random) later(worker, 600 * steps_, [this, &worker] { crash(worker); });
   }
   for (std::size_t s = 0; s < server_count_; ++s) {
     push_to(workers_[0], s, true);
@@ -117,6 +126,11 @@ void World::run() {
   events_.soon(400, [this] { maybe_checkpoint(); });
   if (events_.chance(0.2)) events_.soon(1000 * steps_, [this] { restart(); });
   for (std::uint64_t n = 0; !everybody_done(); ++n) {
+    // When all the others are through, nobody joins any more.
+    if (everybody_left() && somebody_joins()) {
+      joiners_.clear();
+      publish();
+    }
     if (n > kMostEvents || !events_.run_one()) {
       std::string who;
       for (const Worker& worker : workers_)
@@ -150,10 +164,18 @@ void World::to_server(const Worker& from, std::size_t server, transport::Body bo
     });
 }
 
-void World::to_worker(WorkerId worker, std::function<void(Worker&)> event) {
-  events_.soon(kNetwork, [this, worker, event = std::move(event)] {
+void World::to_worker(std::size_t server, WorkerId worker, std::function<void(Worker&)> event) {
+  const Incarnation whom = servers_[server].core->workers().at(worker).incarnation;
+  events_.soon(kNetwork, [this, worker, whom, event = std::move(event)] {
     Worker& to = workers_[worker.value()];
-    if (to.alive && !to.finished) event(to);
+    if (to.alive && !to.finished && incarnation(worker) == whom) event(to);
+  });
+}
+
+// Unless it has died by then.
+void World::later(Worker& worker, std::uint64_t span, std::function<void()> event) {
+  events_.soon(span, [&worker, life = worker.life, event = std::move(event)] {
+    if (worker.alive && worker.life == life) event();
   });
 }
 
@@ -254,6 +276,8 @@ void World::crash(Worker& worker) {
   events_.soon(kDetection, [this, &worker] {
     news_.workers[worker.id.value()].phase = WorkerPhase::kResolving;
     publish();
+    resolving_since_[worker.id] = news_.version;
+    resolve_reports_.erase(worker.id);
   });
 }
 
@@ -265,8 +289,9 @@ void World::carry_out(std::size_t s, const server::Effects& effects) {
     if (const auto* read = std::get_if<server::ReadPayload>(&effect)) {
       events_.soon(kCompute, [this, s, read = *read] {
         Server& to = servers_[s];
-        const bool ok = workers_[read.step.worker.value()].alive;
         const Worker& from = workers_[read.step.worker.value()];
+        const auto known = to.core->workers().find(read.step.worker);
+        const bool ok = from.alive && known->second.incarnation == incarnation(from.id);
         if (ok && !read.initial && from.pushing && Clock(from.clock) > read.step.clock)
           broken("a gradient is read after its worker went on to the next step");
         if (ok && !read.initial && ++to.payloads[read.step] == 2) to.read_whole.insert(read.step);
@@ -275,7 +300,7 @@ void World::carry_out(std::size_t s, const server::Effects& effects) {
         carry_out(s, to.core->read_done(read, ok, !kept, "the worker is gone", events_.now()));
       });
     } else if (const auto* taken_now = std::get_if<server::SendTaken>(&effect)) {
-      to_worker(taken_now->step.worker, [this, t = *taken_now](Worker& worker) {
+      to_worker(s, taken_now->step.worker, [this, t = *taken_now](Worker& worker) {
         if (t.initial && !worker.initial_pending.empty())
           taken(worker, t.partition, true);
         else if (!t.initial && worker.pushing && t.step.clock == Clock(worker.clock))
@@ -283,7 +308,7 @@ void World::carry_out(std::size_t s, const server::Effects& effects) {
       });
     } else if (const auto* done = std::get_if<server::SendCommitted>(&effect)) {
       if (done->ending == transport::Ending::kCommit) servers_[s].ended.insert(done->step);
-      to_worker(done->step.worker, [this, s, c = *done](Worker& worker) {
+      to_worker(s, done->step.worker, [this, s, c = *done](Worker& worker) {
         if (c.ending == transport::Ending::kInitial) {
           worker.initial_pending.erase(s);
           return start_push(worker);
@@ -294,7 +319,7 @@ void World::carry_out(std::size_t s, const server::Effects& effects) {
         if (worker.pushing && worker.clock == confirmed) push_to(worker, s, false);
         maybe_commit(worker);
         const bool all = std::ranges::all_of(
-            worker.confirmed, [&](const auto& entry) { return entry.second == steps_; });
+            worker.confirmed, [&](const auto& entry) { return entry.second >= steps_; });
         if (!all) return;
         finish(worker);
       });
@@ -316,7 +341,8 @@ void World::carry_out(std::size_t s, const server::Effects& effects) {
     } else if (const auto* pull = std::get_if<server::AnswerPull>(&effect)) {
       answer(s, *pull);
     } else if (const auto* refused = std::get_if<server::Refuse>(&effect)) {
-      if (workers_[refused->sender.id].alive)
+      if (const Worker& worker = workers_[refused->sender.id];
+          worker.alive && refused->sender.incarnation == incarnation(worker.id))
         broken(fmt::format("server.{} refused an honest worker.{}: {}", s, refused->sender.id,
                            refused->text));
     } else if (const auto* cut = std::get_if<server::TakeSnapshot>(&effect)) {
@@ -332,6 +358,11 @@ void World::apply(std::size_t s, const server::Apply& update) {
   if (!server.applying.empty() || !server.folding.empty()) broken("two updates at once");
   for (const server::Sum& sum : update.sums) add(s, sum, update.clock);
   server.updates += update.sums.size();
+  if (per_clock_ && quorum_ == 0)
+    for (const auto& [id, worker] : server.core->workers())
+      if (worker.live() && worker.ended <= update.clock)
+        broken(fmt::format("clock {} is applied without worker.{}, which belongs to it",
+                           update.clock.value(), id.value()));
   if (cutting(server)) server.cut_clocks = update.clock.next().value();
   if (per_clock_ && !cutting(server))
     for (const StepId& step : server.ended)
@@ -501,7 +532,7 @@ void World::fold(std::size_t s, const server::FoldLate& fold) {
 bool World::holds(const Server& server, WorkerId worker, std::uint64_t clock) const {
   const StepId step{worker, Clock(clock)};
   return server.visible.contains(step) || server.applying.contains(step) ||
-         abandoned_.contains(step);
+         abandoned_.contains(step) || never_.contains(step);
 }
 
 void World::answer(std::size_t s, const server::AnswerPull& pull) {
@@ -513,7 +544,8 @@ void World::answer(std::size_t s, const server::AnswerPull& pull) {
   for (const auto& [id, worker] : server.core->workers()) {
     with_clock += std::max(worker.ended, server.most_ended[id]).value() >= needs ? 1 : 0;
     if (!worker.live()) continue;
-    ++live;
+    // A quorum does not wait for somebody who was not there.
+    live += workers_[id.value()].life > 0 && worker.ended == worker.start ? 0 : 1;
     std::uint64_t has = 0;
     while (holds(server, id, has)) ++has;
     const std::uint64_t wanted = id == pull.worker && !per_clock_ ? clock : needs;
@@ -554,7 +586,7 @@ void World::answer(std::size_t s, const server::AnswerPull& pull) {
 }
 
 void World::pulled(std::size_t s, WorkerId to, std::uint32_t request, std::uint64_t updates) {
-  to_worker(to, [this, s, request, updates](Worker& worker) {
+  to_worker(s, to, [this, s, request, updates](Worker& worker) {
     if (request != worker.request || worker.pushing) return;
     worker.answered[s] = updates;
     if (worker.answered.size() < server_count_) return;
@@ -563,9 +595,9 @@ void World::pulled(std::size_t s, WorkerId to, std::uint32_t request, std::uint6
         if (theirs != updates) broken("the weights of a step are of more than one cut");
     worker.answered.clear();
     worker.initial_done = true;
-    events_.soon(kCompute * worker.slowness, [this, &worker] {
+    later(worker, kCompute * worker.slowness, [this, &worker] {
       worker.weights = true;
-      if (worker.alive && !worker.pushing) start_push(worker);
+      if (!worker.pushing) start_push(worker);
     });
   });
 }
@@ -601,23 +633,31 @@ void World::check_progress(Server& server) const {
 
 void World::publish() {
   ++news_.version;
-  // The initial values come from the lowest live worker.
-  for (const server::WorkerNews& worker : news_.workers) {
-    if (worker.phase != WorkerPhase::kLive) continue;
-    if (news_.initializer != worker.id && news_.initializer->value() < worker.id.value()) {
-      Worker& next = workers_[worker.id.value()];
-      if (!next.initial_done && next.clock == 0)
-        for (std::size_t s = 0; s < server_count_; ++s) push_to(next, s, true);
-      news_.initializer = worker.id;
+  // The initial values come from the lowest live worker, until it dies.
+  const auto live = [](const server::WorkerNews& worker) {
+    return worker.phase == WorkerPhase::kLive;
+  };
+  if (!live(news_.workers[news_.initializer->value()])) {
+    const auto next = std::ranges::find_if(news_.workers, live);
+    if (next != news_.workers.end()) {
+      news_.initializer = next->id;
+      push_initial(workers_[next->id.value()]);
     }
-    break;
+  }
+  std::vector<server::WorkerNews> workers = news_.workers;
+  for (auto& [id, joiner] : joiners_) {
+    if (joiner.taken_in != 0) continue;
+    if (joiner.told == 0 && news_.stage == 0) joiner.told = news_.version;
+    if (joiner.told == 0) continue;
+    const std::uint64_t life = workers_[id.value()].life + 1;
+    workers.push_back({id, incarnation(id, life), WorkerPhase::kJoining});
   }
   for (std::size_t s = 0; s < server_count_; ++s)
-    events_.soon(kNetwork, [this, s, news = news_] {
+    events_.soon(kNetwork, [this, s, news = news_, workers] {
       Server& server = servers_[s];
       if (news.version <= server.view) return;
       server.view = news.version;
-      carry_out(s, server.core->view(news.workers, news.initializer, events_.now()));
+      carry_out(s, server.core->view(workers, news.initializer, events_.now()));
       server.stage = news.stage;
       if (news.stage == 0) carry_out(s, server.core->release(events_.now()));
       if (news.stage == 1) carry_out(s, server.core->hold(news.checkpoint, events_.now()));
@@ -625,31 +665,40 @@ void World::publish() {
     });
 }
 
-void World::report(std::size_t s) {
-  const server::Consistency& core = *servers_[s].core;
-  events_.soon(kNetwork, [this, s, resolving = core.resolving(), samples = core.last_samples(),
-                          held = core.held(), applied = core.applied()] {
-    on_report(s, resolving, samples, held, applied);
-  });
-  events_.soon(kReport, [this, s] { report(s); });
+void World::push_initial(Worker& worker) {
+  if (!worker.alive || worker.initial_done || worker.clock != 0) return;
+  for (std::size_t s = 0; s < server_count_; ++s) push_to(worker, s, true);
 }
 
-void World::on_report(std::size_t s, const std::map<WorkerId, Clock>& resolving,
-                      const std::map<WorkerId, std::uint32_t>& samples, const std::string& held,
-                      const std::map<WorkerId, Clock>& applied) {
-  for (const auto& [id, clock] : resolving) {
+void World::report(std::size_t s) {
+  const server::Consistency& core = *servers_[s].core;
+  const Report report{.view = servers_[s].view,
+                      .resolving = core.resolving(),
+                      .applied = core.applied(),
+                      .joining = core.joining(),
+                      .samples = core.last_samples(),
+                      .held = core.held()};
+  events_.soon(kNetwork, [this, s, report] { on_report(s, report); });
+  events_.soon(kReport, [this, s] { this->report(s); });
+}
+
+void World::on_report(std::size_t s, const Report& report) {
+  server_views_[s] = std::max(server_views_[s], report.view);
+  for (const auto& [id, clock] : report.resolving) {
     server::WorkerNews& news = news_.workers[id.value()];
-    if (news.phase != WorkerPhase::kResolving) continue;
+    if (news.phase != WorkerPhase::kResolving || report.view < resolving_since_[id]) continue;
     auto& reports = resolve_reports_[id];
-    reports[s] = {clock, samples.at(id)};
+    reports[s] = {clock, report.samples.at(id)};
     if (reports.size() < server_count_) continue;
     news.phase = WorkerPhase::kDead;
-    for (const auto& [server, report] : reports)
-      if (report.first > news.final_clock) std::tie(news.final_clock, news.final_samples) = report;
+    for (const auto& [server, theirs] : reports)
+      if (theirs.first > news.final_clock) std::tie(news.final_clock, news.final_samples) = theirs;
     publish();
+    if (events_.chance(0.5)) events_.soon(300, [this, who = id] { begin_join(who); });
   }
-  if (news_.stage == 1 && held == news_.checkpoint) {
-    held_reports_[s] = applied;
+  on_joining(s, report);
+  if (news_.stage == 1 && report.held == news_.checkpoint) {
+    held_reports_[s] = report.applied;
     if (held_reports_.size() < server_count_) return;
     news_.stage = 2;
     for (const auto& [server, clocks] : held_reports_)
@@ -666,7 +715,107 @@ void World::on_report(std::size_t s, const std::map<WorkerId, Clock>& resolving,
   }
 }
 
+// --- workers that join -------------------------------------------------------------------------
+
+bool World::everybody_left() const {
+  return std::ranges::none_of(news_.workers, [](const server::WorkerNews& worker) {
+    return worker.phase == WorkerPhase::kLive || worker.phase == WorkerPhase::kResolving;
+  });
+}
+
+bool World::somebody_joins() const {
+  return std::ranges::any_of(joiners_, [](const auto& entry) {
+    return entry.second.told != 0 && entry.second.taken_in == 0;
+  });
+}
+
+void World::begin_to_grow() {
+  if (everybody_left()) return;
+  const WorkerId id(static_cast<std::uint32_t>(workers_.size()));
+  workers_.push_back({.id = id, .alive = false, .grown = true});
+  news_.workers.push_back({id, incarnation(id), WorkerPhase::kDead, Clock(0)});
+  ++happened_.grown;
+  begin_join(id);
+}
+
+void World::begin_join(WorkerId id) {
+  if (everybody_left() || joiners_.contains(id)) return;
+  joiners_[id] = {};
+  publish();
+  // One that dies before it is in leaves nothing.
+  if (events_.chance(0.1))
+    events_.soon(100, [this, id] {
+      if (!joiners_.contains(id) || joiners_[id].taken_in != 0) return;
+      forget_joiner(id);
+    });
+}
+
+void World::forget_joiner(WorkerId id) {
+  ++workers_[id.value()].life;  // the next is another process
+  joiners_.erase(id);
+  publish();
+}
+
+void World::on_joining(std::size_t s, const Report& report) {
+  for (const auto& [id, clock] : report.joining) {
+    const auto found = joiners_.find(id);
+    if (found == joiners_.end() || found->second.told == 0 || found->second.taken_in != 0 ||
+        report.view < found->second.told)
+      continue;
+    if (!clock) {
+      forget_joiner(id);
+      continue;
+    }
+    found->second.clocks[s] = *clock;
+    if (found->second.clocks.size() == server_count_) take_in(id, found->second);
+  }
+  std::erase_if(joiners_, [&](const auto& entry) {
+    const auto& [id, joiner] = entry;
+    if (joiner.taken_in == 0 || std::ranges::any_of(server_views_, [&](std::uint64_t view) {
+          return view < joiner.taken_in;
+        }))
+      return false;
+    start_joined(workers_[id.value()]);
+    return true;
+  });
+}
+
+void World::take_in(WorkerId id, Joiner& joiner) {
+  Worker& worker = workers_[id.value()];
+  const std::uint64_t ended = news_.workers[id.value()].final_clock.value();
+  std::uint64_t first = worker.grown && worker.life == 0 ? 0 : ended + 2;
+  for (const auto& [server, clock] : joiner.clocks) first = std::max(first, clock.value());
+  for (std::uint64_t clock = ended; clock < first; ++clock) never_.insert({id, Clock(clock)});
+  worker = {.id = id,
+            .clock = first,
+            .life = worker.life + 1,
+            .alive = false,
+            .grown = worker.grown,
+            .slowness = worker.slowness};
+  news_.workers[id.value()] = {.id = id,
+                               .incarnation = incarnation(id),
+                               .phase = WorkerPhase::kLive,
+                               .first_clock = Clock(first)};
+  publish();
+  joiner.taken_in = news_.version;
+}
+
+// Every server knows it.
+void World::start_joined(Worker& worker) {
+  worker.alive = true;
+  ++happened_.joins;
+  worker.crash_at_random = events_.chance(0.2);
+  if (worker.crash_at_random) later(worker, 300 * steps_, [this, &worker] { crash(worker); });
+  for (std::size_t s = 0; s < server_count_; ++s) worker.confirmed[s] = worker.clock;
+  if (news_.initializer == worker.id) push_initial(worker);
+  if (worker.clock >= steps_)
+    finish(worker);
+  else
+    start_pull(worker);
+}
+
 void World::maybe_checkpoint() {
+  if (somebody_joins()) return events_.soon(50, [this] { maybe_checkpoint(); });
   news_.stage = 1;
   news_.checkpoint = fmt::format("{:06}", ++checkpoints_);
   news_.cut.clear();
@@ -680,22 +829,30 @@ void World::restart() {
   events_.forget();
   ++run_;
   ++happened_.restarts;
+  const auto& saved = servers_[0].snapshots.at(committed_checkpoint_).clocks;
   for (Worker& worker : workers_) {
-    const std::uint64_t clock =
-        servers_[0].snapshots.at(committed_checkpoint_).clocks.at(worker.id);
+    const bool known = saved.contains(worker.id);
+    const std::uint64_t clock = known ? saved.at(worker.id) : 0;
     const auto later = [&](const StepId& step) {
       return step.worker == worker.id && step.clock >= Clock(clock);
     };
     std::erase_if(abandoned_, later);
     std::erase_if(commit_sent_, later);
+    std::erase_if(never_, later);
     first_clock_ = std::max(first_clock_, clock);
-    worker =
-        Worker{.id = worker.id, .clock = clock, .initial_done = true, .slowness = worker.slowness};
-    news_.workers[worker.id.value()] = {worker.id, incarnation(worker.id), WorkerPhase::kLive,
-                                        Clock(0)};
+    worker = Worker{.id = worker.id,
+                    .clock = clock,
+                    .alive = known,
+                    .initial_done = true,
+                    .slowness = worker.slowness};
+    news_.workers[worker.id.value()] = {worker.id, incarnation(worker.id),
+                                        known ? WorkerPhase::kLive : WorkerPhase::kDead, Clock(0)};
   }
   news_ = {.version = news_.version, .workers = news_.workers, .initializer = WorkerId(0)};
   resolve_reports_.clear();
+  resolving_since_.clear();
+  joiners_.clear();
+  std::ranges::fill(server_views_, 0);
   held_reports_.clear();
   for (std::size_t s = 0; s < server_count_; ++s) {
     Server fresh{.core = make_core(s, true)};
@@ -707,8 +864,9 @@ void World::restart() {
   publish();
   events_.soon(400, [this] { maybe_checkpoint(); });
   for (Worker& worker : workers_) {
+    if (!worker.alive) continue;
     for (std::size_t s = 0; s < server_count_; ++s) worker.confirmed[s] = worker.clock;
-    if (worker.clock == steps_)
+    if (worker.clock >= steps_)
       finish(worker);
     else
       start_pull(worker);
@@ -719,11 +877,13 @@ void World::finish(Worker& worker) {
   worker.finished = true;
   auto& news = news_.workers[worker.id.value()];
   news.phase = WorkerPhase::kFinished;
-  news.final_clock = Clock(steps_);
+  news.final_clock = Clock(worker.clock);
   publish();
 }
 
 bool World::everybody_done() const {
+  if (std::ranges::any_of(joiners_, [](const auto& one) { return one.second.taken_in != 0; }))
+    return false;
   for (const Worker& worker : workers_) {
     if (worker.alive && !worker.finished) return false;
     if (!worker.alive && news_.workers[worker.id.value()].phase != WorkerPhase::kDead) return false;

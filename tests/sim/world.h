@@ -1,7 +1,8 @@
 // A whole job on one seeded virtual network: the real consistency cores, and small models of
 // workers, of the scheduler's resolve and checkpoint protocols, and of memory. Messages are
 // delayed, reordered and repeated; workers die at any
-// moment, and now and then the whole job, which starts again from its last checkpoint. After every
+// moment, others join in their place or as more, and now and then the whole job dies, which starts
+// again from its last checkpoint. After every
 // event the invariants of the protocol are checked; the first one that breaks is a SimulationError.
 //
 //   staleness   an answered pull holds every step that the bound asks for
@@ -12,6 +13,7 @@
 //   samples     every contribution weighs as many samples as it has
 //   late        what has come before a clock is applied is in by then, also what belongs to an
 //               earlier one
+//   join        a joiner belongs to the same clocks on every server, and to none that was applied
 //   one cut     where consistent = true is allowed, all servers answer a pull with the same updates
 //   norms       (lamb) the norms of a tensor on several servers are of one clock and the same steps
 //   progress    everybody who lives comes to the end
@@ -45,7 +47,8 @@ struct WorldOptions {
 struct Happened {
   std::uint64_t steps = 0, late = 0, folded = 0, checkpoints = 0, restarts = 0, deaths = 0,
                 widened = 0,  // pulls by a bound above LOW
-      norms = 0;              // of tensors on several servers
+      norms = 0,              // of tensors on several servers
+      joins = 0, grown = 0;   // of the joins, not in anybody's place
 };
 
 class World {
@@ -60,7 +63,9 @@ class World {
   struct Worker {
     WorkerId id;
     std::uint64_t clock = 0;  // the step it computes, or waits to compute
-    bool alive = true, crash_at_random = false, finished = false, initial_done = false;
+    std::uint64_t life = 0;   // how many have had its place before
+    bool alive = true, grown = false, crash_at_random = false, finished = false,
+         initial_done = false;
     std::uint32_t request = 0;
     std::map<std::size_t, std::uint64_t> answered;   // servers that answered the pull: updates
     std::set<std::uint32_t> initial_taken;           // partitions of its initial values
@@ -102,16 +107,30 @@ class World {
     std::string checkpoint;
     std::map<WorkerId, Clock> cut;
   };
+  struct Joiner {
+    std::uint64_t told = 0;               // the news from which on servers know of it; 0: not yet
+    std::uint64_t taken_in = 0;           // and from which on it is live
+    std::map<std::size_t, Clock> clocks;  // what servers report
+  };
+  struct Report {
+    std::uint64_t view = 0;
+    std::map<WorkerId, Clock> resolving, applied;
+    std::map<WorkerId, std::optional<Clock>> joining;
+    std::map<WorkerId, std::uint32_t> samples;
+    std::string held;
+  };
 
   [[noreturn]] void broken(const std::string& what) const;
-  Incarnation incarnation(WorkerId worker) const;
+  Incarnation incarnation(WorkerId worker) const;  // of whoever has its place
+  Incarnation incarnation(WorkerId worker, std::uint64_t life) const;
   transport::Sender sender(const Worker& worker) const;
   Incarnation incarnation_of_server(std::size_t server) const;
   std::vector<PartitionId> shard(std::size_t server) const;
 
   // The network.
   void to_server(const Worker& from, std::size_t server, transport::Body body);
-  void to_worker(WorkerId worker, std::function<void(Worker&)> event);
+  void to_worker(std::size_t server, WorkerId worker, std::function<void(Worker&)> event);
+  void later(Worker& worker, std::uint64_t span, std::function<void()> event);
 
   // Workers.
   void start_pull(Worker& worker);
@@ -145,10 +164,17 @@ class World {
 
   // The scheduler.
   void publish();
+  void push_initial(Worker& worker);
   void report(std::size_t server);
-  void on_report(std::size_t server, const std::map<WorkerId, Clock>& resolving,
-                 const std::map<WorkerId, std::uint32_t>& samples, const std::string& held,
-                 const std::map<WorkerId, Clock>& applied);
+  void on_report(std::size_t server, const Report& report);
+  void begin_join(WorkerId worker);
+  void begin_to_grow();
+  void on_joining(std::size_t server, const Report& report);
+  void forget_joiner(WorkerId worker);
+  void take_in(WorkerId worker, Joiner& joiner);
+  void start_joined(Worker& worker);
+  bool somebody_joins() const;
+  bool everybody_left() const;
   void maybe_checkpoint();
   void restart();
   bool everybody_done() const;
@@ -171,8 +197,12 @@ class World {
   std::vector<Server> servers_;
   std::set<StepId> abandoned_;  // by the worker's own word
   std::set<StepId> commit_sent_;
+  std::set<StepId> never_;  // between the end of a worker and the first step of the next there
   std::map<StepId, std::uint32_t> samples_;  // by the worker's word
   News news_;
+  std::map<WorkerId, Joiner> joiners_;
+  std::vector<std::uint64_t> server_views_;            // as the scheduler knows them
+  std::map<WorkerId, std::uint64_t> resolving_since_;  // news
   std::map<WorkerId, std::map<std::size_t, std::pair<Clock, std::uint32_t>>> resolve_reports_;
   std::map<std::size_t, std::map<WorkerId, Clock>> held_reports_;
   std::string committed_checkpoint_;  // the last, of this run

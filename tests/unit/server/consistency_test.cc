@@ -909,4 +909,64 @@ TEST_CASE("a worker that has finished is disconnected: nothing is written to whe
   CHECK(s.disconnected.size() == 1);
 }
 
+TEST_CASE("C5 a joiner holds back the clocks that it may belong to, and then belongs to them") {
+  CoreFixture s({.per_clock = true, .staleness = Bound{2}, .workers = 3, .slabs = 9});
+  const auto news = [&](WorkerPhase phase, std::uint64_t first) {
+    std::vector<WorkerNews> all = {{WorkerId(0), Incarnation(1)},
+                                   {WorkerId(1), Incarnation(2)},
+                                   {WorkerId(2), Incarnation(3), WorkerPhase::kDead, Clock(0)}};
+    all.push_back({.id = WorkerId(2),
+                   .incarnation = Incarnation(9),
+                   .phase = phase,
+                   .first_clock = Clock(first)});
+    s.take(s.core->view(all, std::nullopt, s.now));
+  };
+  s.step(0, 0);
+  s.step(1, 0);
+  CHECK(s.updates.empty());  // worker 2 is missing
+  news(WorkerPhase::kJoining, 0);
+  s.finish_update();  // clock 0 goes on without it
+  CHECK(s.core->joining().at(WorkerId(2)) == Clock(1));
+  s.step(0, 1);
+  s.step(1, 1);
+  CHECK(s.updates.size() == 1);
+  news(WorkerPhase::kLive, 2);  // another server was further
+  REQUIRE(s.updates.size() == 2);
+  CHECK(s.updates[1].sums[0].contributions.size() == 2);
+  s.finish_update();
+  s.step(0, 2);
+  s.step(1, 2);
+  CHECK(s.updates.size() == 2);
+  for (std::uint32_t p = 0; p < 2; ++p)
+    s.take(s.core->push({7, Incarnation(9), 2}, s.make_push(2, p), s.now));
+  s.finish_reads();
+  s.take(s.core->end_step({7, Incarnation(9), 2}, {.clock = Clock(2), .samples = 8}, s.now));
+  REQUIRE(s.updates.size() == 3);
+  CHECK(s.updates[2].sums[0].contributions.size() == 3);
+  CHECK(s.refusals.empty());
+}
+
+TEST_CASE("a joiner that the scheduler names no more holds nobody back") {
+  CoreFixture s({.per_clock = true, .workers = 1});
+  std::vector<WorkerNews> all = {{WorkerId(0), Incarnation(1)}};
+  all.push_back({.id = WorkerId(1), .incarnation = Incarnation(9), .phase = WorkerPhase::kJoining});
+  s.take(s.core->view(all, std::nullopt, s.now));
+  CHECK(s.core->joining().at(WorkerId(1)) == Clock(0));
+  s.step(0, 0);
+  CHECK(s.updates.empty());
+  all.pop_back();
+  s.take(s.core->view(all, std::nullopt, s.now));
+  CHECK(s.updates.size() == 1);
+}
+
+TEST_CASE("while the job is paused nobody gets weights") {
+  CoreFixture s({.workers = 1});
+  s.take(s.core->pause(true, s.now));
+  s.pull(0, 0, 1);
+  CHECK(s.answers.empty());
+  CHECK(s.core->waiting(s.now).at(0).find("min_workers") != std::string::npos);
+  s.take(s.core->pause(false, s.now));
+  CHECK(s.answers.size() == 1);
+}
+
 }  // namespace leeway::server
