@@ -28,6 +28,20 @@ Parcel parcel(PuppetVerb verb) {
   return parcel;
 }
 
+Parcel parcel_of(const Puppet::Transfer& transfer) {
+  return parcel(PuppetVerb::kTransfer)
+      .put(transfer.peer)
+      .put(transfer.memory)
+      .put(transfer.offset)
+      .put(transfer.size)
+      .put_all(*transfer.remote.memory)
+      .put(transfer.remote.offset)
+      .put(transfer.write)
+      .put(transfer.times)
+      .put(transfer.wait)
+      .put(transfer.deadline.count());
+}
+
 }  // namespace
 
 Puppet::Puppet(const Options& options) {
@@ -99,18 +113,12 @@ RemoteRange Puppet::memory(std::uint32_t memory, std::uint64_t offset) const {
 }
 
 std::uint32_t Puppet::transfer(const Transfer& transfer) {
-  return answer(pipe_, parcel(PuppetVerb::kTransfer)
-                           .put(transfer.peer)
-                           .put(transfer.memory)
-                           .put(transfer.offset)
-                           .put(transfer.size)
-                           .put_all(*transfer.remote.memory)
-                           .put(transfer.remote.offset)
-                           .put(transfer.write)
-                           .put(transfer.times)
-                           .put(transfer.wait)
-                           .put(transfer.deadline.count()))
-      .take<std::uint32_t>();
+  return answer(pipe_, parcel_of(transfer)).take<std::uint32_t>();
+}
+
+void Puppet::die_transferring(const Transfer& transfer) {
+  parcel_of(transfer).send_to(pipe_);
+  wait_for_end();
 }
 
 std::uint32_t Puppet::send(std::uint32_t peer, const std::string& text, std::uint32_t times,

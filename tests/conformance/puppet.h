@@ -63,6 +63,8 @@ class Puppet {
   void stand_still();
   // It kills itself with -9 the moment that this byte of its memory is not 0 any more.
   void die_when_touched(std::uint32_t memory, std::uint64_t offset);
+  // It begins this and dies of it, by die_when_touched().
+  void die_transferring(const Transfer& transfer);
   // It begins to close its endpoint, and kills itself in the middle of that.
   void die_while_closing();
   // Closes its endpoint; the process stays.

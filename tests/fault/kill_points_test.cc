@@ -93,6 +93,10 @@ class Scene {
     victim.transfer(
         {.peer = us_, .memory = empty_there_, .size = kSize, .remote = at(full_), .wait = wait});
   }
+  void they_die_reading() {
+    victim.die_transferring(
+        {.peer = us_, .memory = empty_there_, .size = kSize, .remote = at(full_), .wait = false});
+  }
   void they_write(bool wait) {
     victim.transfer({.peer = us_,
                      .memory = full_there_,
@@ -218,8 +222,7 @@ const Point kPoints[] = {
      [](Scene& s) {
        s.they_connect();
        s.dies_in_the_middle();
-       s.they_read(false);
-       s.victim.wait_for_end();
+       s.they_die_reading();
      }},
     {"in the middle of its write",
      [](Scene& s) {
