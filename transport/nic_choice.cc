@@ -407,6 +407,20 @@ std::size_t tcp_streams(double rate_gbps, std::size_t nics) {
                                  kMost);
 }
 
+std::vector<RailPlan> plan_streams(const std::vector<RailPlan>& nics) {
+  std::size_t turns = 0;
+  for (const RailPlan& nic : nics) turns = std::max(turns, tcp_streams(nic.rate_gbps, nics.size()));
+  std::vector<RailPlan> streams;
+  for (std::size_t turn = 0; turn < turns; ++turn) {
+    for (const RailPlan& nic : nics) {
+      RailPlan& stream = streams.emplace_back(nic);
+      stream.rate_gbps /= static_cast<double>(turns);
+      stream.weight /= static_cast<double>(turns);
+    }
+  }
+  return streams;
+}
+
 std::optional<std::string> local_gpu(const Topology& topology, const char* local_rank,
                                      const char* visible_devices) {
   const auto number = [](std::string_view text) -> std::optional<std::size_t> {

@@ -74,6 +74,11 @@ std::vector<RailPlan> plan_addresses(const Topology& topology,
 // not much more.
 std::size_t tcp_streams(double rate_gbps, std::size_t nics);
 
+// A rail of tcp for each connection: on every NIC as many as the fastest one needs, in turns, so
+// that rails of two processes that meet by their numbers are on NICs of one number, whatever the
+// rates.
+std::vector<RailPlan> plan_streams(const std::vector<RailPlan>& nics);
+
 // The PCI address of the GPU that a process computes on, from LOCAL_RANK and CUDA_VISIBLE_DEVICES
 // as they are in its environment: number LOCAL_RANK of the visible ones, going round, GPUs numbered
 // by PCI address (what CUDA does with CUDA_DEVICE_ORDER=PCI_BUS_ID, and with equal GPUs in any

@@ -58,17 +58,14 @@ void open_addresses(const EndpointOptions& options, Rails& rails) {
   const bool nics = !std::ranges::all_of(addresses, is_loopback);
   const Topology topology = nics ? read_topology() : Topology();
   const auto gpu = addresses.size() > 1 && nics ? gpu_of(options, topology) : std::nullopt;
-  for (const RailPlan& plan : plan_addresses(topology, addresses, gpu)) {
-    const std::size_t streams = tcp_streams(plan.rate_gbps, addresses.size());
-    for (std::size_t i = 0; i < streams; ++i)
-      rails.push_back(std::make_unique<StreamRail>(StreamRail::Place{
-          .address = plan.address,
-          .port = i == 0 ? options.port : std::uint16_t{0},
-          .megabits =
-              static_cast<std::uint32_t>(plan.rate_gbps * 1000 / static_cast<double>(streams)),
-          .numa_node = plan.numa_node,
-          .near = plan.near}));
-  }
+  std::size_t opened = 0;
+  for (const RailPlan& plan : plan_streams(plan_addresses(topology, addresses, gpu)))
+    rails.push_back(std::make_unique<StreamRail>(
+        StreamRail::Place{.address = plan.address,
+                          .port = opened++ < addresses.size() ? options.port : std::uint16_t{0},
+                          .megabits = static_cast<std::uint32_t>(plan.rate_gbps * 1000),
+                          .numa_node = plan.numa_node,
+                          .near = plan.near}));
 }
 
 // NICs: those of the inventory, or of it those that the addresses given are on.

@@ -353,4 +353,24 @@ TEST_CASE("tcp: a stream for each 5 Gbit/s of a NIC, and not too many in all") {
   CHECK(tcp_streams(100, 64) == 1);
 }
 
+TEST_CASE("tcp: the streams of several NICs come in turns, as many for each") {
+  // Processes pair their rails by number, whatever the rates of the other one are.
+  for (const std::vector<double>& rates :
+       {std::vector<double>{1, 1}, {25, 25}, {25, 5}, {5, 25, 10}, {0, 0}}) {
+    std::vector<RailPlan> nics;
+    for (const double rate : rates) {
+      nics.emplace_back().address = std::to_string(nics.size());
+      nics.back().rate_gbps = rate;
+    }
+    const std::vector<RailPlan> streams = plan_streams(nics);
+    const auto most = tcp_streams(*std::max_element(rates.begin(), rates.end()), rates.size());
+    REQUIRE(streams.size() == nics.size() * most);
+    for (std::size_t i = 0; i < streams.size(); ++i) {
+      const RailPlan& nic = nics[i % nics.size()];
+      CHECK(streams[i].address == nic.address);
+      CHECK(streams[i].rate_gbps == nic.rate_gbps / static_cast<double>(most));
+    }
+  }
+}
+
 }  // namespace leeway::transport
