@@ -109,6 +109,8 @@ class Endpoint::Impl final : private RailUser {
   static bool carries(const Link& link, const Operation& operation) noexcept;
   static Link* find_link(PeerState& peer, std::size_t rail) noexcept;
   Status reach(Link& link);
+  // True: other links are left to try for what the operation lost on this one.
+  static bool may_go_on(Operation& operation, const PeerState& peer, Operation::Failure failure);
   void link_failed(PeerState& peer, Link& link, const Error& error);
   // Something that was posted over this connection has ended well.
   void link_works(const PeerState& peer, Link& link, std::uint32_t connection);

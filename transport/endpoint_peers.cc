@@ -108,12 +108,20 @@ Link* Endpoint::Impl::find_link(PeerState& peer, std::size_t rail) noexcept {
 
 Status Endpoint::Impl::reach(Link& link) {
   if (link.connected) return {};
+  ++link.connections;
   auto peer = rails_[link.rail]->connect(link.address);
   if (!peer) return tl::unexpected(std::move(peer).error());
   link.peer = *peer;
   link.connected = true;
-  ++link.connections;
   return {};
+}
+
+// Whatever had been posted over one connection fails with it, and counts once.
+bool Endpoint::Impl::may_go_on(Operation& operation, const PeerState& peer,
+                               Operation::Failure failure) {
+  auto& failures = operation.failures;
+  if (std::ranges::find(failures, failure) == failures.end()) failures.push_back(failure);
+  return failures.size() < peer.links.size();
 }
 
 void Endpoint::Impl::hang_up(Link& link) {

@@ -172,7 +172,7 @@ Endpoint::Impl::Posting Endpoint::Impl::advance(Operation& operation) {
     }
     if (posted.error().code == Code::kUnavailable) {
       link_failed(peer, link, posted.error());
-      if (++operation.failures < peer.links.size()) continue;
+      if (may_go_on(operation, peer, {link.rail, link.connections})) continue;
     }
     operation.status = tl::unexpected(std::move(posted).error());
   }
@@ -240,14 +240,18 @@ void Endpoint::Impl::piece_over(Posted& posted, Status status) {
   give_back(posted);
   if (link != nullptr) {
     link->under_way -= std::min(link->under_way, piece.size);
-    if (status) link_works(*peer, *link, connection);
+    const bool proof =
+        operation.kind != Operation::Kind::kSend || rails_[link->rail]->info().traits->sends_arrive;
+    if (status && proof) link_works(*peer, *link, connection);
   }
   --operation.with_rails;
   if (counts) --operation.working;
   if (!status && counts && !operation.reported) {
     const bool gone = status.error().code == Code::kUnavailable;
-    if (gone && link != nullptr) link_failed(*peer, *link, status.error());
-    if (gone && link != nullptr && ++operation.failures < peer->links.size()) {
+    // It may have been reached anew since.
+    if (gone && link != nullptr && connection == link->connections)
+      link_failed(*peer, *link, status.error());
+    if (gone && link != nullptr && may_go_on(operation, *peer, {link->rail, connection})) {
       operation.again.push_back(piece);
       if (!operation.queued) queue_up(operation, true);
     } else {
@@ -289,7 +293,8 @@ void Endpoint::Impl::end_if_over(Operation& operation) {
   operation.kept.clear();
   operation.message = {};
   operation.again.clear();
-  operation.offset = operation.size = operation.posted = operation.failures = 0;
+  operation.failures.clear();
+  operation.offset = operation.size = operation.posted = 0;
   operation.remote = {};
   if (!operation.status) operation.status = Status();
   operation.begun = operation.sent = operation.reported = false;

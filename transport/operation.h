@@ -28,7 +28,7 @@ struct Link {
   std::vector<std::byte> address;
   RailPeer peer;  // when connected
   bool connected = false;
-  std::uint32_t connections = 0;  // made so far
+  std::uint32_t connections = 0;  // tried so far
   TimePoint failed_until{};       // not used before, unless there is no other
   bool out = false;               // it has failed, and nothing has ended well on it since
   std::size_t under_way = 0;      // bytes
@@ -82,7 +82,12 @@ struct Operation final : Timer {
   std::vector<Piece> again;    // given to a rail that failed
   std::size_t with_rails = 0;  // Posteds not yet come back
   std::size_t working = 0;     // of these, not given up
-  std::size_t failures = 0;    // of rails
+  struct Failure {
+    std::size_t rail = 0;
+    std::uint32_t connection = 0;
+    friend bool operator==(const Failure&, const Failure&) = default;
+  };
+  std::vector<Failure> failures;  // connections that were lost, each once
   TimePoint began{}, deadline{};
   Status status;  // the first failure that counts
   Completion done;

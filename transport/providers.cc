@@ -29,6 +29,7 @@ constexpr std::array kTable = {
                    .rxm_queue = 0,
                    .rxm_shared_receives = 0,
                    .delivery = Delivery::kAsked,
+                   .sends_arrive = true,
                    .remedy = "run on an instance with an EFA device and its driver"},
     ProviderTraits{.family = "verbs",
                    .names = kVerbsNames,
@@ -41,6 +42,7 @@ constexpr std::array kTable = {
                    .rxm_queue = 64,
                    .rxm_shared_receives = 256,
                    .delivery = Delivery::kAlways,
+                   .sends_arrive = true,
                    .remedy =
                        "check that ibv_devinfo shows an active port and that the address given "
                        "with --bind is on it"},
@@ -55,6 +57,7 @@ constexpr std::array kTable = {
                    .rxm_queue = 0,
                    .rxm_shared_receives = 0,
                    .delivery = Delivery::kAlways,
+                   .sends_arrive = false,
                    .remedy = "give an address of this machine with --bind"},
     ProviderTraits{
         .family = "shm",
@@ -68,6 +71,7 @@ constexpr std::array kTable = {
         .rxm_queue = 0,
         .rxm_shared_receives = 0,
         .delivery = Delivery::kAlways,
+        .sends_arrive = true,
         .remedy = "run both processes on one host, in one network namespace, as one user"},
 };
 

@@ -46,6 +46,9 @@ struct ProviderTraits {
   // found a message of it still unread, and posted the buffer to the connection again.
   std::size_t rxm_shared_receives;
   Delivery delivery;
+  // A message that is done has come to the peer's host, so the way works. Else only this host's
+  // kernel is known to have it.
+  bool sends_arrive;
   std::string_view remedy;  // what to do when it is not there
 };
 

@@ -18,6 +18,7 @@
 #include "tests/unit/transport/fake_cuda.h"
 #include "transport/endpoint_impl.h"
 #include "transport/gpu_buffer.h"
+#include "transport/providers.h"
 
 namespace leeway::conformance {
 namespace {
@@ -32,11 +33,11 @@ using transport::testing::FakeCuda;
 constexpr std::size_t kBytes = std::size_t{8} << 20;
 
 // Another rate, and how many bytes it was asked to move.
-class MeasuredRail final : public Rail {
+class MeasuredRail : public Rail {
  public:
   MeasuredRail(std::unique_ptr<Rail> inner, std::uint32_t megabits, bool near,
                std::atomic<std::size_t>& bytes)
-      : inner_(std::move(inner)), info_(inner_->info()), bytes_(bytes) {
+      : info_(inner->info()), inner_(std::move(inner)), bytes_(bytes) {
     info_.megabits = megabits;
     info_.near = near;
   }
@@ -68,10 +69,29 @@ class MeasuredRail final : public Rail {
   bool arm() noexcept override { return inner_->arm(); }
   void disarm() noexcept override { inner_->disarm(); }
 
+ protected:
+  RailInfo info_;
+
  private:
   std::unique_ptr<Rail> inner_;
-  RailInfo info_;
   std::atomic<std::size_t>& bytes_;
+};
+
+// The kernel takes messages for it, and no more is ever heard of anything.
+class DeafRail final : public MeasuredRail {
+ public:
+  explicit DeafRail(std::atomic<std::size_t>& bytes)
+      : MeasuredRail(std::make_unique<LoopbackRail>(), 100, true, bytes) {
+    static const transport::ProviderTraits traits = [this] {
+      transport::ProviderTraits made = *info().traits;
+      made.sends_arrive = false;
+      return made;
+    }();
+    info_.traits = &traits;
+  }
+  Result<Post> read(RailPeer, LocalPiece, transport::Window, Ticket&) override {
+    return Post::kTaken;
+  }
 };
 
 // An endpoint with a fast rail and one of a third of its rate.
@@ -163,6 +183,51 @@ TEST_CASE("rails: what a failed one had goes out by the others, messages too") {
     CHECK(same(here, there));
     CHECK(a.node.send(peer, "still here").status.has_value());
   }
+}
+
+TEST_CASE("rails: all that was under way on one that fails is one failure") {
+  Ship a, b;
+  const Peer peer = a.node.connect(b.node);
+  const RegisteredMemory here = a.node.memory(kBytes), there = b.node.memory(kBytes);
+  fill(here, 9);
+  Tally tally;
+  a.node.on_thread([&] {
+    a.node.endpoint->write(peer, {&here, 0, kBytes}, at(there), soon(), tally.next());
+    a.losses->lose(b.rails[0], Losses::How::kUnavailable);  // before any piece has moved
+    return 0;
+  });
+  REQUIRE(tally.all_ended());
+  CHECK_MESSAGE(tally.good() == 1, tally.first_error());
+  b.node.settle();
+  CHECK(same(here, there));
+}
+
+TEST_CASE("rails: messages that the kernel took are no sign of life") {
+  std::atomic<std::size_t> bytes = 0;
+  Node a, b;
+  for (Node* node : {&a, &b}) {
+    std::vector<std::unique_ptr<Rail>> made;
+    made.push_back(std::make_unique<DeafRail>(bytes));
+    made.push_back(
+        std::make_unique<MeasuredRail>(std::make_unique<LoopbackRail>(), 100, true, bytes));
+    node->endpoint = transport::endpoint_over(std::move(made), {});
+    node->endpoint->start([](std::span<const std::byte>) {});
+  }
+  const Peer peer = a.connect(b);
+  const RegisteredMemory here = a.memory(kBytes), there = b.memory(kBytes);
+  fill(there, 4);
+  Tally read, sent;
+  a.on_thread([&] {
+    a.endpoint->read(peer, {&here, 0, kBytes}, at(there), in(milliseconds(1500)), read.next());
+    const std::string_view text = "taken";
+    a.endpoint->send(peer, std::as_bytes(std::span(text)), soon(), sent.next());
+    return 0;
+  });
+  REQUIRE(sent.all_ended());
+  CHECK(sent.good() == 1);
+  REQUIRE(read.all_ended());
+  CHECK_MESSAGE(read.good() == 1, read.first_error());
+  CHECK(same(here, there));
 }
 
 TEST_CASE("rails: one that says nothing any more is given up at half of the time") {

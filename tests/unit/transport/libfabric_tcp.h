@@ -24,6 +24,7 @@ inline constexpr ProviderTraits kLibfabricTcp{
     .rxm_queue = 64,
     .rxm_shared_receives = 0,
     .delivery = Delivery::kAsked,
+    .sends_arrive = false,
     .remedy = "install a libfabric with its tcp provider (Debian: libfabric1)"};
 
 }  // namespace leeway::transport::testing
