@@ -29,10 +29,14 @@ FileDescriptor Acceptor::next() {
   FileDescriptor accepted(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (accepted || (errno != EMFILE && errno != ENFILE)) return accepted;
   spare_.reset();
-  FileDescriptor(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC)).reset();
+  FileDescriptor turned_away(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  const bool any = static_cast<bool>(turned_away);
+  turned_away.reset();
   spare_.reset(open_spare());
-  log::warning("fabric {}: a peer was turned away, no descriptors left; raise `ulimit -n`",
-               fabric_);
+  // Without a spare one nobody can be turned away either.
+  if (any)
+    log::warning("fabric {}: a peer was turned away, no descriptors left; raise `ulimit -n`",
+                 fabric_);
   return {};
 }
 

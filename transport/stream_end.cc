@@ -63,6 +63,27 @@ bool StreamEnd::watch() noexcept {
   return true;
 }
 
+void StreamEnd::hang_up() noexcept {
+  if (!socket_) return;
+  shutdown(socket_.get(), SHUT_RDWR);
+  drop_socket();
+}
+
+void StreamEnd::break_off() noexcept {
+  if (!socket_) return;
+  sockaddr nowhere{};
+  nowhere.sa_family = AF_UNSPEC;
+  ::connect(socket_.get(), &nowhere, sizeof nowhere);
+  drop_socket();
+}
+
+// A child that was forked may have the socket too: closing it here is not enough to end anything.
+void StreamEnd::drop_socket() noexcept {
+  if (watched_) epoll_ctl(epoll_, EPOLL_CTL_DEL, socket_.get(), nullptr);
+  watched_.reset();
+  socket_.reset();
+}
+
 // --- in ------------------------------------------------------------------------------------------
 
 bool StreamEnd::receive(RailUser& user, std::span<std::byte> staging) {
@@ -211,6 +232,7 @@ bool StreamEnd::flush() {
       iovec parts[2] = {part(frames), {}};
       if (bulk != 0) {
         hold = chunk(bulk);
+        if (!socket_) return true;
         if (hold.data == nullptr) bulk = std::min(bulk, kNothing.size());
         parts[1] = part({hold.data != nullptr ? hold.data : kNothing.data(), bulk});
       }

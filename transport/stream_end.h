@@ -26,7 +26,7 @@ class StreamEnd {
  public:
   // An empty socket: it is over already.
   StreamEnd(FileDescriptor socket, int epoll, std::uint64_t tag);
-  virtual ~StreamEnd() = default;
+  virtual ~StreamEnd() { hang_up(); }
   StreamEnd(const StreamEnd&) = delete;
   StreamEnd& operator=(const StreamEnd&) = delete;
 
@@ -63,10 +63,12 @@ class StreamEnd {
   // False: what was received before has to be answered first.
   virtual bool may_receive() const { return true; }
 
-  // The next chunk that wants to go out, if there is one.
+  // The next chunk that wants to go out, if there is one; or a frame without a payload that says
+  // why there is none.
   virtual bool has_chunks() const noexcept = 0;
   virtual StreamHead next_chunk() = 0;
-  // The next `size` bytes of it; null: they are gone, and something else is sent in their place.
+  // The next `size` bytes of it; null: they are gone, and something else is sent in their place,
+  // unless this has hung up.
   virtual Hold chunk(std::size_t size) = 0;
   virtual void chunk_went(std::size_t size) = 0;
   // So many bytes of frames other than chunks have gone out since the beginning, as queued()
@@ -78,7 +80,10 @@ class StreamEnd {
   virtual void lost(Loss loss, const std::string& why) = 0;
 
   const FileDescriptor& socket() const noexcept { return socket_; }
-  void hang_up() noexcept { socket_.reset(); }
+  // What was said still goes out.
+  void hang_up() noexcept;
+  // What the kernel has not sent yet never goes out.
+  void break_off() noexcept;
   // Behind what waits already.
   void queue(const StreamHead& head, std::span<const std::byte> payload = {});
   // At once, if nothing waits; what the socket does not take is queued.
@@ -90,6 +95,7 @@ class StreamEnd {
   virtual std::uint32_t wanted() const noexcept;  // epoll events
 
  private:
+  void drop_socket() noexcept;
   bool plan();
   // Of the staged bytes, what is whole; how many that was.
   std::size_t parse(RailUser& user, std::span<std::byte> staged);

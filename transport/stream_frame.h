@@ -23,7 +23,8 @@
 // "Sender" is who connected: it asks, and names its transfers by ids, 1 and up, that the receiver
 // gives back. The first frame is kHello, and nothing else goes out before kWelcome. A read or write
 // goes in chunks of kStreamChunk at most, with whatever else there is to say between them; those of
-// one read come in order. kWritten says that all chunks of a write are in the memory.
+// one read come in order; where the memory goes meanwhile kRefused ends it, or the connection does
+// before its last byte. kWritten says that all chunks of a write are in the memory.
 #pragma once
 
 #include <array>

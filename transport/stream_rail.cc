@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -21,7 +22,17 @@ constexpr std::uint64_t kListenerTag = 1;
 
 constexpr Duration kStale = std::chrono::microseconds(20);
 constexpr int kNewcomersAtOnce = 64;
-constexpr std::size_t kMaxStrangers = 1024;
+
+// Of one rail, which may be one of several: no more than a part of what this process may open.
+std::size_t max_strangers() noexcept {
+  static const std::size_t most = [] {
+    constexpr rlim_t kFewest = 64, kMost = 1024;
+    rlimit limit{};
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return static_cast<std::size_t>(kFewest);
+    return static_cast<std::size_t>(std::clamp(limit.rlim_cur / 16, kFewest, kMost));
+  }();
+  return most;
+}
 
 class StreamRegistration final : public Registration {
  public:
@@ -130,7 +141,7 @@ void StreamRail::bound_strangers() {
   while (!strangers_.empty()) {
     const auto it = receivers_.find(strangers_.front());
     const bool stranger = it != receivers_.end() && !it->second->greeted();
-    if (stranger && strangers_.size() <= kMaxStrangers) return;
+    if (stranger && strangers_.size() <= max_strangers()) return;
     if (stranger) receivers_.erase(it);
     strangers_.pop_front();
   }
@@ -188,7 +199,6 @@ bool StreamRail::receive(std::uint64_t id, RailUser& user) {
   const bool any = end->receive(user, staging_);
   if (any) talking_ = id;
   note_output(id, *end);
-  // A sender stays until it is disconnected, to say what became of the peer.
   if (end->over()) receivers_.erase(id);
   return any;
 }
@@ -222,6 +232,7 @@ bool StreamRail::flush() {
       continue;
     }
     if (end != nullptr) end->watch();
+    if (end != nullptr && end->over()) receivers_.erase(output_[i]);
     output_[i] = output_.back();
     output_.pop_back();
   }

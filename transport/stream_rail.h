@@ -76,7 +76,8 @@ class StreamRail final : public Rail {
   Acceptor acceptor_;
   StreamAddress address_;
   std::uint64_t last_id_;
-  // By their numbers, which are their epoll tags too.
+  // By their numbers, which are their epoll tags too. A receiver goes when its connection is over;
+  // a sender stays until it is disconnected, to say what became of the peer.
   std::unordered_map<std::uint64_t, std::unique_ptr<StreamSender>> senders_;
   std::unordered_map<std::uint64_t, std::unique_ptr<StreamReceiver>> receivers_;
   std::deque<std::uint64_t> strangers_;   // receivers, from the oldest that has not greeted on

@@ -16,6 +16,10 @@ namespace {
 constexpr std::size_t kMaxReads = 1024;
 constexpr std::size_t kMaxBacklog = std::size_t{64} << 10;
 
+StreamHead refusal(std::uint64_t id, StreamRefusal reason) {
+  return {.kind = StreamKind::kRefused, .words = {id, static_cast<std::uint64_t>(reason)}};
+}
+
 }  // namespace
 
 StreamReceiver::StreamReceiver(FileDescriptor socket, int epoll, std::uint64_t tag,
@@ -70,16 +74,17 @@ StreamEnd::Complaint StreamReceiver::greet(const StreamHead& head) {
   };
   if (head.words[2] != kStreamVersion)
     return turn_away(StreamRefusal::kVersion, "it is another version of Leeway");
-  if (head.words[1] != incarnation_)
-    return turn_away(StreamRefusal::kIncarnation,
-                     "it looks for a process that was here before this one");
+  if (head.words[1] != incarnation_) {
+    auto why = turn_away(StreamRefusal::kIncarnation,
+                         "it looks for a process that was here before this one");
+    greeted_ = false;  // a stranger, as many as want to know such an address
+    return why;
+  }
   queue({.kind = StreamKind::kWelcome});
   return std::nullopt;
 }
 
-void StreamReceiver::refuse(std::uint64_t id, StreamRefusal reason) {
-  queue({.kind = StreamKind::kRefused, .words = {id, static_cast<std::uint64_t>(reason)}});
-}
+void StreamReceiver::refuse(std::uint64_t id, StreamRefusal reason) { queue(refusal(id, reason)); }
 
 StreamEnd::Hold StreamReceiver::room(std::size_t size) {
   if (write_.broken) return {};
@@ -98,16 +103,20 @@ void StreamReceiver::arrived(std::size_t size) {
 }
 
 StreamHead StreamReceiver::next_chunk() {
-  const Read& read = reads_.front();
-  return {.kind = StreamKind::kData,
-          .size = static_cast<std::uint32_t>(std::min<std::uint64_t>(read.left, kStreamChunk)),
-          .words = {read.id}};
+  const Read read = reads_.front();
+  const auto size = static_cast<std::uint32_t>(std::min<std::uint64_t>(read.left, kStreamChunk));
+  if (registry_.hold(read.key, read.offset, size).data != nullptr)
+    return {.kind = StreamKind::kData, .size = size, .words = {read.id}};
+  reads_.pop_front();
+  return refusal(read.id, StreamRefusal::kMemory);
 }
 
 StreamEnd::Hold StreamReceiver::chunk(std::size_t size) {
-  Read& read = reads_.front();
+  const Read& read = reads_.front();
   Hold hold = registry_.hold(read.key, read.offset, size);
-  if (hold.data == nullptr) read.broken = true;
+  // Gone since its head went out. A chunk that is not the last is followed by the refusal; who had
+  // the last one whole would take it for the memory.
+  if (hold.data == nullptr && read.left == chunk_left()) hang_up();
   return hold;
 }
 
@@ -115,9 +124,7 @@ void StreamReceiver::chunk_went(std::size_t size) {
   Read& read = reads_.front();
   read.offset += size;
   read.left -= size;
-  if (chunk_left() != 0) return;
-  if (read.broken) refuse(read.id, StreamRefusal::kMemory);
-  if (read.broken || read.left == 0) reads_.pop_front();
+  if (read.left == 0) reads_.pop_front();
 }
 
 void StreamReceiver::lost(Loss loss, const std::string& why) {

@@ -26,12 +26,11 @@ class StreamReceiver final : public StreamEnd {
  private:
   struct Read {
     std::uint64_t id, key, offset, left;
-    bool broken = false;  // the memory went in the middle of it
   };
   struct Write {
     std::uint64_t id = 0, key = 0, offset = 0;
     bool last = false;
-    bool broken = false;
+    bool broken = false;  // the memory went in the middle of it
   };
 
   bool open() const noexcept override { return greeted_; }

@@ -229,11 +229,20 @@ void StreamSender::finish(std::uint64_t id, Status status) {
 
 void StreamSender::lost(Loss, const std::string& why) { gone(why); }
 
+void StreamSender::end_connection() noexcept {
+  const bool writes =
+      std::ranges::any_of(transfers_, [](const auto& open) { return open.second.write; });
+  if (writes)
+    break_off();
+  else
+    hang_up();
+}
+
 void StreamSender::give_up(Code code, const std::string& reason) {
   if (state_ == State::kGone) return;
   state_ = State::kGone;
   why_gone_ = reason;
-  hang_up();
+  end_connection();
   Error error = why();
   error.code = code;
   for (const Message& message : messages_)

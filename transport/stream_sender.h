@@ -29,12 +29,15 @@ class StreamSender final : public StreamEnd {
                                                     std::uint64_t tag,
                                                     std::vector<FinishedTicket>& finished);
 
+  ~StreamSender() override { end_connection(); }
+
   Result<Rail::Post> send(std::span<const std::byte> message, Ticket& ticket);
   Result<Rail::Post> read(LocalPiece into, Window from, Ticket& ticket);
   Result<Rail::Post> write(LocalPiece from, Window to, Ticket& ticket);
 
   void ready(std::uint32_t events) override;
-  // Finishes every ticket with that, and hangs up.
+  // Finishes every ticket with that, and hangs up. Nothing of a write that was under way comes to
+  // the peer afterwards, over what others may have written there since.
   void give_up(Code code, const std::string& why);
 
  private:
@@ -69,6 +72,7 @@ class StreamSender final : public StreamEnd {
   std::uint32_t wanted() const noexcept override;
 
   void gone(const std::string& why) { give_up(Code::kUnavailable, why); }
+  void end_connection() noexcept;
   void connected();
   Complaint answered(const StreamHead& head);
   Complaint data(const StreamHead& head);

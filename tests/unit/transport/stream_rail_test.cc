@@ -5,11 +5,15 @@
 #include <doctest/doctest.h>
 #include <poll.h>
 #include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <deque>
 #include <numeric>
+#include <optional>
 
 #include "common/monotonic.h"
 #include "transport/stream_frame.h"
@@ -71,6 +75,20 @@ class Stranger {
   static StreamAddress address(const StreamNode& node) {
     return *decode_stream_address(node.rail.info().address);
   }
+  // Whom the node connects to.
+  static Stranger called(const FileDescriptor& listener, StreamNode& node) {
+    FileDescriptor accepted;
+    CHECK(until(
+        [&] {
+          accepted.reset(accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+          return static_cast<bool>(accepted);
+        },
+        node));
+    Stranger made(std::move(accepted));
+    CHECK(made.hears(node).kind == StreamKind::kHello);
+    made.say(node, {.kind = StreamKind::kWelcome});
+    return made;
+  }
   static Stranger greeted(StreamNode& node) {
     Stranger made(node);
     made.say(node, hello(address(node).incarnation));
@@ -93,15 +111,24 @@ class Stranger {
   }
   // The next frame; its payload is in `payload`.
   StreamHead hears(StreamNode& node) {
+    const auto head = hears_or_ends(node);
+    CHECK(head);
+    return head.value_or(StreamHead{});
+  }
+  // Nothing: the connection is over before another frame is whole.
+  std::optional<StreamHead> hears_or_ends(StreamNode& node) {
     DecodedHead decoded;
+    bool whole = false;
     CHECK(until(
         [&] {
-          hear(size_t{64} << 10);
+          const bool open = hear(size_t{64} << 10);
           decoded = decode_head(heard_);
-          return decoded.what == DecodedHead::What::kWhole &&
-                 heard_.size() >= decoded.size + decoded.head.size;
+          whole = decoded.what == DecodedHead::What::kWhole &&
+                  heard_.size() >= decoded.size + decoded.head.size;
+          return whole || !open;
         },
         node));
+    if (!whole) return std::nullopt;
     const auto begin = heard_.begin() + static_cast<std::ptrdiff_t>(decoded.size);
     payload.assign(begin, begin + decoded.head.size);
     heard_.erase(heard_.begin(), begin + decoded.head.size);
@@ -112,6 +139,7 @@ class Stranger {
   }
 
   std::vector<std::byte> payload;
+  bool reset = false;  // it is over, and not in good order
 
  private:
   // False: it is over.
@@ -119,6 +147,7 @@ class Stranger {
     std::vector<std::byte> room(most);
     const ssize_t n = recv(socket_.get(), room.data(), room.size(), MSG_DONTWAIT);
     if (n > 0) heard_.insert(heard_.end(), room.begin(), room.begin() + n);
+    reset |= n < 0 && errno == ECONNRESET;
     return n > 0 || (n < 0 && errno == EAGAIN);
   }
 
@@ -143,6 +172,22 @@ struct Besieged {
 
   StreamNode node, good;
   RailPeer to_node;
+};
+
+// Has all of our sockets while it lives, and is to keep no connection alive.
+struct Child {
+  Child() {
+    REQUIRE(pid >= 0);
+    while (pid == 0) pause();
+  }
+  ~Child() {
+    kill(pid, SIGKILL);
+    waitpid(pid, nullptr, 0);
+  }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+
+  const pid_t pid = fork();
 };
 
 std::vector<std::byte> pattern(std::size_t size) {
@@ -310,25 +355,87 @@ TEST_CASE("stream rail: memory that goes in the middle of a read is sent no furt
   CHECK(chunks < 64);
 }
 
+TEST_CASE("stream rail: who reads has the bytes of a memory that goes, or no answer") {
+  Besieged s;
+  const std::vector<std::byte> memory = pattern(kStreamChunk);
+  const auto enlist = [&] {
+    return value_or_throw(s.node.rail.enlist(
+        {.data = const_cast<std::byte*>(memory.data()), .size = memory.size()}, Access::kPeers));
+  };
+  auto goes = enlist(), stays = enlist();
+  Stranger stranger = Stranger::greeted(s.node);
+  std::uint64_t id = 0;
+  const auto ask = [&](const Registration& of, std::uint64_t size) {
+    stranger.say(s.node, {.kind = StreamKind::kRead, .words = {++id, of.window().key, 0, size}});
+  };
+  // All is asked for, and the kernel takes no more answers.
+  const auto until_full = [&] {
+    while (s.node.poll()) {
+    }
+  };
+  SUBCASE("in the middle of its last chunk") {
+    for (int i = 0; i < 64; ++i) ask(*goes, memory.size());
+    until_full();
+    goes.reset();
+    std::size_t good = 0, refused = 0;
+    while (const auto head = stranger.hears_or_ends(s.node)) {
+      if (head->kind == StreamKind::kRefused && ++refused + good == 64) break;
+      if (head->kind != StreamKind::kData) continue;
+      ++good;
+      CHECK(std::ranges::equal(stranger.payload, memory));
+    }
+    CHECK(good < 64);
+  }
+  SUBCASE("before its turn") {
+    for (int i = 0; i < 64; ++i) ask(*stays, memory.size());
+    ask(*goes, 100);
+    until_full();
+    goes.reset();
+    for (int i = 0; i < 64; ++i) CHECK(stranger.hears(s.node).kind == StreamKind::kData);
+    const StreamHead head = stranger.hears(s.node);
+    CHECK(head.kind == StreamKind::kRefused);
+    CHECK(head.words[0] == id);
+  }
+}
+
+TEST_CASE("stream rail: nothing of a write that was given up comes afterwards") {
+  StreamNode node;
+  const FileDescriptor listener = listen_at("127.0.0.1", 0);
+  const RailPeer peer = value_or_throw(node.rail.connect(encode(address_of(listener.get()))));
+  std::vector<std::byte> memory = pattern(std::size_t{32} << 20);
+  auto &write = node.next(), &message = node.next();
+  REQUIRE(node.rail.send(peer, bytes_of("good bye"), message.ticket));
+  Stranger stranger = Stranger::called(listener, node);
+  CHECK(stranger.hears(node).kind == StreamKind::kMessage);
+  const Child child;
+  SUBCASE("a write is open") {
+    REQUIRE(node.rail.write(peer, {nullptr, memory.data(), memory.size()}, {0, 1}, write.ticket));
+    CHECK(stranger.hears(node).kind == StreamKind::kWrite);
+    node.rail.disconnect(peer);
+    while (stranger.hears_or_ends(node)) {
+    }
+    CHECK(stranger.reset);
+    CHECK(write.times == 1);
+    CHECK_FALSE(write.status.has_value());
+  }
+  SUBCASE("none is: what was said comes, in good order") {
+    auto& last = node.next();
+    REQUIRE(node.rail.send(peer, bytes_of("see you"), last.ticket));
+    node.rail.disconnect(peer);
+    CHECK(stranger.hears(node).kind == StreamKind::kMessage);
+    CHECK(stranger.thrown_out(node));
+    CHECK_FALSE(stranger.reset);
+  }
+}
+
 TEST_CASE("stream rail: messages pass between the chunks of a large write") {
   StreamNode node;
   const FileDescriptor listener = listen_at("127.0.0.1", 0);
-  StreamAddress at = address_of(listener.get());
-  at.incarnation = 5;
-  const RailPeer peer = value_or_throw(node.rail.connect(encode(at)));
+  const RailPeer peer = value_or_throw(node.rail.connect(encode(address_of(listener.get()))));
   std::vector<std::byte> memory = pattern(std::size_t{32} << 20);
   auto &write = node.next(), &message = node.next();
   REQUIRE(node.rail.write(peer, {nullptr, memory.data(), memory.size()}, {0, 1}, write.ticket));
-  FileDescriptor accepted;
-  REQUIRE(until(
-      [&] {
-        accepted.reset(accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-        return static_cast<bool>(accepted);
-      },
-      node));
-  Stranger stranger(std::move(accepted));
-  CHECK(stranger.hears(node).words[1] == 5);
-  stranger.say(node, {.kind = StreamKind::kWelcome});
+  Stranger stranger = Stranger::called(listener, node);
   CHECK(stranger.hears(node).kind == StreamKind::kWrite);
   REQUIRE(node.rail.send(peer, bytes_of("excuse me"), message.ticket));
   std::size_t chunks = 1;
