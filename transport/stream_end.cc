@@ -9,6 +9,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <tuple>
 #include <utility>
 
 namespace leeway::transport {
@@ -73,7 +74,7 @@ void StreamEnd::break_off() noexcept {
   if (!socket_) return;
   sockaddr nowhere{};
   nowhere.sa_family = AF_UNSPEC;
-  ::connect(socket_.get(), &nowhere, sizeof nowhere);
+  std::ignore = ::connect(socket_.get(), &nowhere, sizeof nowhere);
   drop_socket();
 }
 

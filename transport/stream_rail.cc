@@ -25,13 +25,13 @@ constexpr int kNewcomersAtOnce = 64;
 
 // Of one rail, which may be one of several: no more than a part of what this process may open.
 std::size_t max_strangers() noexcept {
-  static const std::size_t most = [] {
-    constexpr rlim_t kFewest = 64, kMost = 1024;
+  static const std::size_t kMost = [] {
+    constexpr rlim_t kLeast = 64, kLimit = 1024;
     rlimit limit{};
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return static_cast<std::size_t>(kFewest);
-    return static_cast<std::size_t>(std::clamp(limit.rlim_cur / 16, kFewest, kMost));
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return static_cast<std::size_t>(kLeast);
+    return static_cast<std::size_t>(std::clamp(limit.rlim_cur / 16, kLeast, kLimit));
   }();
-  return most;
+  return kMost;
 }
 
 class StreamRegistration final : public Registration {

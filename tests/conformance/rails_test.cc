@@ -82,12 +82,12 @@ class DeafRail final : public MeasuredRail {
  public:
   explicit DeafRail(std::atomic<std::size_t>& bytes)
       : MeasuredRail(std::make_unique<LoopbackRail>(), 100, true, bytes) {
-    static const transport::ProviderTraits traits = [this] {
+    static const transport::ProviderTraits kTraits = [this] {
       transport::ProviderTraits made = *info().traits;
       made.sends_arrive = false;
       return made;
     }();
-    info_.traits = &traits;
+    info_.traits = &kTraits;
   }
   Result<Post> read(RailPeer, LocalPiece, transport::Window, Ticket&) override {
     return Post::kTaken;

@@ -53,7 +53,7 @@ bool until(Condition condition, Nodes&... nodes) {
   const TimePoint end = MonotonicClock::now() + kPatience;
   while (!condition()) {
     if (MonotonicClock::now() > end) return false;
-    if (!(... | nodes.poll())) sched_yield();
+    if ((... + (nodes.poll() ? 1 : 0)) == 0) sched_yield();
   }
   return true;
 }
