@@ -38,13 +38,18 @@ Result<std::unique_ptr<ResidualKeeper>> ResidualKeeper::open(const std::string& 
                                                              WorkerId worker,
                                                              std::vector<Piece> pieces,
                                                              Board& board) {
+  const auto unusable = [](const Error& error) {
+    return fail(error.code,
+                fmt::format("{}; with gradient_codec = topk every worker writes into the job's "
+                            "checkpoint directory: mount it on this host, or use another codec",
+                            error.message));
+  };
+  // The scheduler made its part of it before anybody joined. A store in a directory of this host's
+  // own would hold residuals that nobody finds.
+  if (const auto shared = storage::CheckpointReader::open(checkpoint_dir); !shared)
+    return unusable(shared.error());
   auto store = storage::ShardStore::open(checkpoint_dir, worker);
-  if (!store)
-    return fail(
-        store.error().code,
-        fmt::format("{}; with gradient_codec = topk every worker writes into the checkpoint "
-                    "directory: mount it on this host, or use another codec",
-                    store.error().message));
+  if (!store) return unusable(store.error());
   return std::unique_ptr<ResidualKeeper>(
       new ResidualKeeper(std::move(*store), std::move(pieces), board));
 }
@@ -148,7 +153,25 @@ Result<std::vector<float>> read_residual(const std::string& checkpoint_dir, cons
   if (!reader) return damaged(reader.error());
   const auto manifest = (*reader)->manifest(id);
   if (!manifest) return damaged(manifest.error());
+  // That the scheduler says so does not make it the directory that the scheduler has.
+  const auto another = [&](const std::string& what) {
+    return damaged({Code::kNotFound,
+                    fmt::format("checkpoint {} in {} has no {}: is this the directory that the "
+                                "scheduler has?",
+                                id, checkpoint_dir, what)});
+  };
+  const auto saved = manifest->workers.find(worker.value());
+  if (saved == manifest->workers.end() || !saved->second.residual)
+    return another("residual of this worker");
   const auto parameters = parameters_by_name(declared);
+  for (const Declared& parameter : declared) {
+    const auto tensor =
+        std::ranges::find(manifest->tensors, parameter.name, &storage::ManifestTensor::name);
+    if (tensor == manifest->tensors.end() || tensor->shape != parameter.shape)
+      return another(
+          fmt::format("tensor '{}' of shape {}", parameter.name, to_string(parameter.shape)));
+  }
+  if (manifest->tensors.size() != declared.size()) return another("model of this size");
   std::vector<float> out(layout.elements());
   for (std::uint32_t t = 0; t < manifest->tensors.size(); ++t) {
     const Layout::Tensor& tensor = layout.tensors()[parameters.at(manifest->tensors[t].name)];

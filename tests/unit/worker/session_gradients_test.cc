@@ -84,12 +84,26 @@ TEST_CASE("top-k sends the largest, and everything in the end, skipped steps lef
   CHECK(job.scheduler.finished()->bytes_pushed == 9 * 4 + 4 * 3 * 6);
 }
 
+TEST_CASE("top-k: a directory in which the scheduler has nothing is not the job's") {
+  char directory[] = "/tmp/leeway-residual-XXXXXX";
+  REQUIRE(mkdtemp(directory) != nullptr);
+  Job job;
+  job.scheduler.settings["gradient_codec"] = "topk";
+  job.scheduler.checkpoint_dir = directory;
+  const std::string error = error_of([&] { job.start(); });
+  CHECK(contains(error, "has no manifest/"));
+  CHECK(contains(error, "mount it on this host, or use another codec"));
+  CHECK(std::filesystem::is_empty(directory));
+  std::filesystem::remove_all(directory);
+}
+
 TEST_CASE("top-k: a worker stands still for a checkpoint, keeps its residual, and its last one") {
   char directory[] = "/tmp/leeway-residual-XXXXXX";
   REQUIRE(mkdtemp(directory) != nullptr);
   Job job;
   job.scheduler.settings["gradient_codec"] = "topk";  // one of three elements
   job.scheduler.checkpoint_dir = directory;
+  value_or_throw(storage::ManifestStore::open(directory)).reset();
   auto session = job.start();
   const auto push = [&](const Floats& b) {
     Floats scaled = b;
@@ -152,6 +166,16 @@ TEST_CASE("top-k: a worker stands still for a checkpoint, keeps its residual, an
     again.reset();
     CHECK(resumed.servers[0].masters().at(PartitionId(2)) == moved);
   }
+  manifest.id = "000003";
+  manifest.workers[0].residual.reset();
+  value_or_throw(manifests->commit(manifest));
+  Job lacking(Dtype::kF32, true);
+  lacking.scheduler.settings = job.scheduler.settings;
+  lacking.scheduler.checkpoint_dir = directory;
+  lacking.scheduler.restore = "000003";
+  lacking.scheduler.progress.emplace();
+  lacking.scheduler.progress->residual = true;
+  CHECK(contains(error_of([&] { lacking.start(); }), "has no residual of this worker"));
   std::filesystem::remove_all(directory);
 }
 
