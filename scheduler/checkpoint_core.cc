@@ -25,6 +25,7 @@ void CheckpointCore::begin(Purpose purpose, bool pause, TimePoint now) {
   purpose_ = purpose;
   id_ = id_of(++number_);
   stage_ = Stage::kPause;
+  since_ = now;
   if (!pause) hold(now);
 }
 
@@ -32,7 +33,7 @@ void CheckpointCore::pause_at(Clocks clocks) { clocks_ = std::move(clocks); }
 
 void CheckpointCore::hold(TimePoint now) {
   stage_ = Stage::kHold;
-  holds_since_ = now;
+  since_ = now;
 }
 
 void CheckpointCore::on_report(std::uint32_t server, const rpc::ServerReport& report) {

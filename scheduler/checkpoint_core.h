@@ -41,7 +41,8 @@ class CheckpointCore {
   Stage stage() const { return stage_; }
   Purpose purpose() const { return purpose_; }
   const std::string& id() const { return id_; }
-  TimePoint holds_since() const { return holds_since_; }
+  // Of PAUSE or HOLD.
+  TimePoint since() const { return since_; }
   // What workers are to stop before, or servers to apply.
   const Clocks& clocks() const { return clocks_; }
   // What the first server that could not write said.
@@ -71,7 +72,7 @@ class CheckpointCore {
   Purpose purpose_ = Purpose::kPeriodic;
   std::string id_;
   Clocks clocks_;
-  TimePoint holds_since_{};
+  TimePoint since_{};
   std::optional<std::string> error_;
 };
 

@@ -163,6 +163,13 @@ Status JobCore::fault(const rpc::Caller& who, const std::string& reason, TimePoi
     advance(now);
     return {};
   }
+  // Nor on one that was taken in and has done nothing: the job trained without it.
+  if (trains() && (*seat)->live() && (*seat)->joined_later &&
+      (*seat)->worker.clock <= (*seat)->who.first_clock) {
+    lose_worker(**seat, one_line(reason));
+    advance(now);
+    return {};
+  }
   (*seat)->error = one_line(reason);
   fail_job(fmt::format("{}: {}", Membership::describe(**seat, who.role), (*seat)->error));
   return {};

@@ -89,7 +89,7 @@ class JobCore {
   Status joined(const Seat& seat) const;
   void advance_joins();
   std::int64_t first_clock_at_least(const Seat& seat) const;
-  std::optional<std::int32_t> without_memory(const Seat& seat) const;
+  std::optional<std::int32_t> refusing_server(const Seat& seat) const;
   void take_in(Seat& seat, std::int64_t clock);
   void forget_joiner(Seat& seat, const std::string& why);
   void forget_joiners(const std::string& why);
@@ -110,6 +110,7 @@ class JobCore {
   CheckpointCore::Clocks cut_clocks() const;
   bool keeps_residuals() const;  // each worker does
   void pause_workers(TimePoint now);
+  std::string not_standing() const;
   std::optional<storage::ManifestResidual> residual_of(const Seat& seat) const;
   bool residuals_kept() const;
   std::optional<std::string> residual_error() const;

@@ -123,10 +123,12 @@ void JobCore::advance_joins() {
       continue;
     }
     std::int64_t clock = first_clock_at_least(seat);
-    if (const auto full = without_memory(seat)) {
-      forget_joiner(seat, fmt::format("server {} has no memory for it: workers that died in the "
-                                      "middle of a transfer took some with them",
-                                      *full));
+    if (const auto server = refusing_server(seat)) {
+      forget_joiner(seat,
+                    fmt::format("server {} has no way to it (--fabric and --bind as the job's), or "
+                                "no memory for it: workers that died in the middle of a transfer "
+                                "took some with them",
+                                *server));
       continue;
     }
     const bool all =
@@ -141,7 +143,7 @@ void JobCore::advance_joins() {
   }
 }
 
-std::optional<std::int32_t> JobCore::without_memory(const Seat& seat) const {
+std::optional<std::int32_t> JobCore::refusing_server(const Seat& seat) const {
   for (const Seat& server : members_.servers()) {
     const auto it = server.server.joining.find(seat.who.id);
     if (server.server.epoch >= *seat.joined_later->told && it != server.server.joining.end() &&
@@ -152,8 +154,10 @@ std::optional<std::int32_t> JobCore::without_memory(const Seat& seat) const {
 }
 
 std::int64_t JobCore::first_clock_at_least(const Seat& seat) const {
-  const auto& before = seat.joined_later->before;
-  return before ? before->who.final_clock + kBegunByPredecessor : 0;
+  if (const auto& before = seat.joined_later->before)
+    return before->who.final_clock + kBegunByPredecessor;
+  const auto restored = plan_.progress.find(seat.who.id);
+  return restored == plan_.progress.end() ? 0 : restored->second.clock;
 }
 
 void JobCore::take_in(Seat& seat, std::int64_t clock) {

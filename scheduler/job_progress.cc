@@ -11,6 +11,8 @@ namespace {
 
 // A server holds within a step; one that does not would stop everybody's training.
 constexpr milliseconds kHoldDeadline{60'000};
+// A worker stands after its step, and after those by which it is behind the others.
+constexpr milliseconds kPauseDeadline{300'000};
 // Between ticks: more means that this process, or the machine, was stopped.
 constexpr milliseconds kSlept{1'000};
 constexpr std::size_t kOutcomesKept = 16;
@@ -35,8 +37,12 @@ void JobCore::tick(TimePoint now) {
         fmt::format("fewer than min_workers = {} are left and nobody joined within "
                     "rejoin_timeout_ms = {}",
                     settings_.min_workers, settings_.rejoin_timeout_ms.count()));
+  if (checkpoint_.stage() == CheckpointCore::Stage::kPause &&
+      now - checkpoint_.since() > kPauseDeadline)
+    abort_checkpoint(fmt::format("{} did not come to a stand within {} s", not_standing(),
+                                 kPauseDeadline.count() / 1000));
   if (checkpoint_.stage() == CheckpointCore::Stage::kHold &&
-      now - checkpoint_.holds_since() > kHoldDeadline)
+      now - checkpoint_.since() > kHoldDeadline)
     abort_checkpoint(fmt::format("{} did not hold within {} s", checkpoint_.not_held(),
                                  kHoldDeadline.count() / 1000));
   advance(now);
@@ -233,6 +239,8 @@ void JobCore::advance_checkpoint(TimePoint now) {
     if (over()) return;
   }
   if (checkpoint_.stage() == Stage::kPause) pause_workers(now);
+  if (checkpoint_.stage() == Stage::kPause && paused_since_ && !checkpoint_.clocks().empty())
+    abort_checkpoint("fewer than min_workers are left, and those behind get no weights");
   // Whoever died is resolved first: what counts of it must be the same on every server.
   if (checkpoint_.stage() == Stage::kHold && checkpoint_.all_held() &&
       !any_worker(rpc::MemberState::RESOLVING)) {

@@ -15,27 +15,45 @@ bool JobCore::keeps_residuals() const {
 
 // Under per_clock without a quorum clocks are applied whole, so all must stop at the same: the one
 // that somebody is furthest at. Nobody needs more of the others to get there than that one did.
+// Those behind are sent on at once: whoever is in front may need their steps to end its own.
 void JobCore::pause_workers(TimePoint now) {
+  const bool together = settings_.per_clock() && settings_.quorum == 0;
+  CheckpointCore::Clocks clocks = checkpoint_.clocks();
+  // What was ordered stands, also when the one in front has died since.
   std::int64_t furthest = 0;
+  for (const auto& [worker, clock] : clocks) furthest = std::max(furthest, clock);
   for (const Seat& seat : members_.workers()) {
     if (seat.live()) furthest = std::max(furthest, seat.worker.clock);
     if (seat.who.state == rpc::MemberState::FINISHED)
       furthest = std::max(furthest, seat.who.final_clock);
   }
-  const bool together = settings_.per_clock() && settings_.quorum == 0;
-  CheckpointCore::Clocks clocks;
+  bool all = true;
   for (const Seat& seat : members_.workers()) {
     if (!seat.live()) continue;
-    if (seat.worker.paused != checkpoint_.id()) return;
-    if (together && seat.worker.clock < furthest) clocks[seat.who.id] = furthest;
+    const bool behind = together && seat.worker.clock < furthest;
+    if (behind) clocks[seat.who.id] = furthest;
+    all = all && !behind && seat.worker.paused == checkpoint_.id();
   }
-  if (clocks.empty()) {
+  if (all) {
     checkpoint_.hold(now);
     touch();
   } else if (clocks != checkpoint_.clocks()) {
     checkpoint_.pause_at(std::move(clocks));
     touch();
   }
+}
+
+// Who does not stand still yet: "worker 1, worker 2".
+std::string JobCore::not_standing() const {
+  std::string names;
+  for (const Seat& seat : members_.workers()) {
+    if (!seat.live()) continue;
+    const auto before = checkpoint_.clocks().find(seat.who.id);
+    const bool there = before == checkpoint_.clocks().end() || seat.worker.clock >= before->second;
+    if (!there || seat.worker.paused != checkpoint_.id())
+      names += fmt::format("{}worker {}", names.empty() ? "" : ", ", seat.who.id);
+  }
+  return names;
 }
 
 // The worker's residual of the checkpoint's clock, as far as it is on disk.

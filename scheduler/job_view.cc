@@ -66,7 +66,9 @@ rpc::View JobCore::view() const {
   view.checkpoint = checkpoint_.order();
   view.settings = changes_;
   view.initializer = initializer_;
-  view.paused = paused_since_.has_value();
+  // A joiner's place is free when what its predecessor committed is applied, and that may need
+  // steps of the others.
+  view.paused = paused_since_.has_value() && !somebody_joins();
   return view;
 }
 

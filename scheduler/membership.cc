@@ -116,6 +116,7 @@ void Membership::forgive(Duration gap) {
     for (Seat& seat : *seats) {
       seat.heard += gap;
       seat.joined += gap;
+      if (seat.claim) seat.claim = {seat.claim->first + gap, seat.claim->last + gap};
     }
 }
 

@@ -178,6 +178,11 @@ Result<rpc::Plan> ModelCore::plan(std::uint32_t servers, std::uint32_t workers) 
     }
     plan.progress[static_cast<std::int32_t>(id)] = progress;
   }
+  // Whoever joins later in another's place goes on beyond it.
+  for (const auto& [id, saved] : restore_->workers)
+    if (id >= workers)
+      plan.progress[static_cast<std::int32_t>(id)].clock =
+          static_cast<std::int64_t>(saved.clock.value());
   return plan;
 }
 

@@ -149,7 +149,7 @@ struct ServerReport {
   18: map<i32, double> last_factors, // RESOLVING worker -> factor of the last step that it committed
   19: map<i32, i64> last_samples,    // and its samples
   20: map<i32, i64> joining,         // JOINING worker -> no clock from this one on is applied
-                                    // without it; -1: there is no memory for it
+                                    // without it; -1: there is no memory for it, or no way to it
   16: map<i32, binary> worker_states, // in `durable`: what each worker gave with its last step there
 }
 

@@ -170,10 +170,10 @@ void Engine::carry_out(SendNorms& effect) {
     const transport::Norms part{effect.norms.clock, {first, first + count}};
     endpoint_->send(servers_.at(effect.to), transport::encode(self, part), deadline(),
                     [this, to = effect.to](const transport::Outcome& outcome) {
-                      // Whoever lacks them says so in time.
-                      if (!outcome.status && !stopping_)
-                        log::warning("norms could not be sent to server.{}: {}", to.value(),
-                                     outcome.status.error().message);
+                      // That one would wait for them for long.
+                      if (!outcome.status && !stopping_ && report_.fault.empty())
+                        report_.fault = fmt::format("norms could not be sent to server.{}: {}",
+                                                    to.value(), outcome.status.error().message);
                     });
   }
 }
@@ -433,9 +433,13 @@ void Engine::view(EngineView view) {
 
 void Engine::on_view(const EngineView& view) {
   std::vector<WorkerNews> news;
+  unreachable_.clear();
   for (const EngineView::Worker& worker : view.workers) {
     news.push_back(worker.news);
     if (worker.news.phase == WorkerPhase::kLive) reach(worker);
+    if (worker.news.phase == WorkerPhase::kJoining && !worker.address.empty() &&
+        !endpoint_->could_reach(worker.address))
+      unreachable_.insert(worker.news.id);
   }
   rule_.change(view.settings);
   const TimePoint now = MonotonicClock::now();
@@ -491,6 +495,7 @@ Result<EngineReport> Engine::report() {
     report.applied = core_->applied();
     report.resolving = core_->resolving();
     report.joining = core_->joining();
+    for (const WorkerId id : unreachable_) report.joining[id] = std::nullopt;
     report.last_factors = core_->last_factors();
     report.last_samples = core_->last_samples();
     report.held = core_->held();

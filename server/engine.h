@@ -62,6 +62,8 @@ struct EngineConfig {
   std::string restore;                // checkpoint id, "" = from initial values
   unsigned threads = 1;
   std::optional<std::uint64_t> kill_at_step;  // injected fault
+  // For another server's norms. Under server_memory_limit one that writes a checkpoint is long.
+  milliseconds norm_patience{600'000};
 };
 
 // What of the scheduler's view concerns the engine.
@@ -84,6 +86,7 @@ struct EngineView {
 struct EngineReport {
   std::int64_t epoch = 0;
   std::map<WorkerId, Clock> applied, resolving;
+  // Of a joiner that this server has no memory for, or no way to, none.
   std::map<WorkerId, std::optional<Clock>> joining;
   std::map<WorkerId, float> last_factors;
   std::map<WorkerId, std::uint32_t> last_samples;
@@ -208,6 +211,7 @@ class Engine {
   std::map<StepId, std::vector<PartitionId>> taken_;  // acknowledgements to be sent together
   std::map<WorkerId, transport::Pulled> last_answers_;
   std::map<WorkerId, std::string> refusals_;  // the last ones
+  std::set<WorkerId> unreachable_;            // joiners
   std::set<WorkerId> answering_;              // weights are on their way to them
   std::vector<LocalPartition> order_;         // of updates: what the next forward pass needs first
   std::unique_ptr<Update> update_;

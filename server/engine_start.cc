@@ -135,7 +135,7 @@ void Engine::meet_servers() {
 // What lamb needs to know of tensors that do not lie whole in one partition.
 NormConfig Engine::share_norms() const {
   NormConfig norms;
-  norms.patience = config_.settings.transfer_timeout_ms + 2 * config_.settings.member_timeout_ms;
+  norms.patience = config_.norm_patience;
   std::map<std::uint32_t, std::size_t> index;
   for (LocalPartition b = 0; b < bundles_.size(); ++b) {
     if (!layout_.part_of_tensor(b)) continue;

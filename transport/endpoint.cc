@@ -97,6 +97,9 @@ Result<RegisteredMemory> Endpoint::enlist(ForeignMemory memory, Access access) {
 
 void Endpoint::start(MessageHandler handler) { impl_->start(std::move(handler)); }
 bool Endpoint::post(Task task) { return impl_->post(std::move(task)); }
+bool Endpoint::could_reach(std::span<const std::byte> address) const {
+  return impl_->could_reach(address);
+}
 Result<Peer> Endpoint::connect(std::span<const std::byte> address) {
   return impl_->connect(address);
 }

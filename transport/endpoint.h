@@ -185,6 +185,8 @@ class Endpoint {
   // queue is full (except on the endpoint's own thread); false once the endpoint is stopping.
   bool post(Task task);
 
+  // Both have a rail of one fabric. Any thread; connect() may still fail.
+  bool could_reach(std::span<const std::byte> address) const;
   // [owner] The same address again gives the same peer.
   Result<Peer> connect(std::span<const std::byte> address);
   // [owner] Fails everything pending to that peer with kUnavailable and forgets it.

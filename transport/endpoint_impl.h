@@ -46,6 +46,7 @@ class Endpoint::Impl final : private RailUser {
   void stop();
 
   // endpoint_peers.cc
+  bool could_reach(std::span<const std::byte> address) const;
   Result<Peer> connect(std::span<const std::byte> address);
   void disconnect(Peer peer);
 

@@ -20,6 +20,11 @@ std::vector<std::string> families(const EndpointAddress& address) {
 
 }  // namespace
 
+bool Endpoint::Impl::could_reach(std::span<const std::byte> address) const {
+  const auto theirs = decode_address(address);
+  return theirs && !pair_rails(address_, *theirs).empty();
+}
+
 Result<Peer> Endpoint::Impl::connect(std::span<const std::byte> address) {
   const std::string raw(reinterpret_cast<const char*>(address.data()), address.size());
   if (const auto known = peer_by_address_.find(raw); known != peer_by_address_.end())

@@ -162,9 +162,9 @@ void SessionImpl::reach_servers() {
     return board_.view.phase != rpc::Phase::GATHERING && board_.view.phase != rpc::Phase::PLANNED;
   });
   const rpc::View view = board_.view;
-  const bool stopping = board_.stopping();
   lock.unlock();
-  if (stopping)
+  // STOPPING, it has its place and ends as the others do: after no step.
+  if (view.phase == rpc::Phase::DONE)
     fail_with(fmt::format("the job was stopped before training began: {}", view.reason));
   auto servers = servers_in(view, servers_);
   if (!servers) fail_with(servers.error().message);

@@ -126,6 +126,25 @@ TEST_CASE("M3: below min_workers training waits, and goes on when one joins") {
   CHECK(result.summary.violations == 0);
 }
 
+TEST_CASE("C5 M3: below min_workers what the dead one was ahead does not keep its place taken") {
+  Job job;
+  job.servers(2).workers(2).set("min_workers", "2").flag("--staleness", "2");
+  job.flag("--update", "per_clock").flag("--inject", "slow:worker=0,factor=10");
+  const std::vector<std::string> program = {"small_worker", "--steps", "60",
+                                            "--step-ms",    "5",       "--print-steps"};
+  job.program(program);
+  job.start();
+  job.wait_for("[worker.1] step 5\n");
+  job.kill_member("worker.1", SIGKILL);
+  job.wait_for("waiting up to rejoin_timeout_ms");
+  const CommandResult joined = join(job, program);
+  CHECK_MESSAGE(joined.exit_code == 0, joined.output);
+  const JobResult& result = job.finish(seconds(60));
+  REQUIRE_MESSAGE(result.exit_code == 0, result.output);
+  CHECK(result.output.find("training goes on") != std::string::npos);
+  CHECK(result.summary.violations == 0);
+}
+
 TEST_CASE("M3: without any worker left a job with min_workers waits for one") {
   Job job;
   job.servers(1).workers(1).set("min_workers", "1");

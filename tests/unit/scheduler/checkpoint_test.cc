@@ -41,7 +41,6 @@ TEST_CASE("with residuals workers stand still, all at one clock, before servers 
   REQUIRE(id);
   CHECK(job.core.view().checkpoint.stage == CheckpointStage::PAUSE);
   stand(job, 0, 5);
-  CHECK(job.core.view().checkpoint.clocks.empty());  // worker 1 is in a step
   stand(job, 1, 4);
   rpc::CheckpointOrder order = job.core.view().checkpoint;
   CHECK(order.stage == CheckpointStage::PAUSE);
@@ -80,6 +79,48 @@ TEST_CASE("with residuals workers stand still, all at one clock, before servers 
   CHECK(std::ranges::any_of(effects.log, [](const std::string& line) {
     return contains(line, "has no residual of worker 1");
   }));
+}
+
+TEST_CASE("those behind are sent on before the one in front stands, and though it dies") {
+  Job job(with_directory(setup_of(1, 2, {{"gradient_codec", "topk"}, {"update", "per_clock"}})));
+  job.run();
+  // Its step 5 waits for a slab that is kept for worker 1's step 4.
+  job.worker_reports[0].clock = 6;
+  job.say_worker(0);
+  REQUIRE(job.core.checkpoint(job.now));
+  stand(job, 1, 4);
+  CHECK(job.core.view().checkpoint.stage == CheckpointStage::PAUSE);
+  const std::map<std::int32_t, std::int64_t> ordered = {{1, 6}};
+  CHECK(job.core.view().checkpoint.clocks == ordered);
+  REQUIRE(job.core.lost(Role::WORKER, 0, "killed", false, job.now));
+  stand(job, 1, 5);
+  CHECK(job.core.view().checkpoint.stage == CheckpointStage::PAUSE);
+  CHECK(job.core.view().checkpoint.clocks == ordered);
+  stand(job, 1, 6);
+  CHECK(job.core.view().checkpoint.stage == CheckpointStage::HOLD);
+}
+
+TEST_CASE("a checkpoint for which workers do not come to a stand is given up") {
+  Job job(with_directory(
+      setup_of(1, 3, {{"gradient_codec", "topk"}, {"update", "per_clock"}, {"min_workers", "3"}})));
+  job.run();
+  auto id = job.core.checkpoint(job.now);
+  stand(job, 0, 4);
+  stand(job, 2, 4);
+  job.pass(milliseconds(300'000));
+  CHECK(job.core.view().checkpoint.stage == CheckpointStage::PAUSE);
+  job.pass(milliseconds(1'000));
+  CHECK(contains(job.core.outcome(*id).value().error().message,
+                 "worker 1 did not come to a stand within 300 s"));
+  CHECK(job.core.phase() == Phase::RUNNING);
+  // Those that are sent on get no weights when somebody is missing.
+  id = job.core.checkpoint(job.now);
+  stand(job, 0, 5);
+  CHECK(job.core.view().checkpoint.clocks.at(1) == 5);
+  REQUIRE(job.core.lost(Role::WORKER, 2, "killed", false, job.now));
+  CHECK(contains(job.core.outcome(*id).value().error().message,
+                 "fewer than min_workers are left, and those behind get no weights"));
+  CHECK(job.core.phase() == Phase::RUNNING);
 }
 
 TEST_CASE("under per_push, or with a quorum, each worker stands where it is") {

@@ -25,8 +25,8 @@ void bury(Job& job, std::int32_t id, std::int64_t steps) {
   REQUIRE(job.worker_member(id).state == MemberState::DEAD);
 }
 
-void come(Job& job, std::int32_t id) {
-  job.join(Role::WORKER, id, 2000);
+void come(Job& job, std::int32_t id, std::int64_t pid = 2000) {
+  job.join(Role::WORKER, id, pid);
   REQUIRE(job.core.declare(job.worker(id), small_model(), job.now).has_value());
 }
 
@@ -128,6 +128,17 @@ TEST_CASE("the place of a worker that seems alive is free when it has been silen
   CHECK(ask().has_value());
 }
 
+TEST_CASE(
+    "what the scheduler slept through is no sign of life of a worker whose place is asked for") {
+  Job job(setup_of(1, 2));
+  job.run();
+  const auto ask = [&] { return job.core.join(request_of(Role::WORKER, 1, 9), job.now); };
+  CHECK(ask().error().retryable());
+  job.now += milliseconds(3'000);
+  job.core.tick(job.now);
+  CHECK(ask().error().retryable());
+}
+
 TEST_CASE("a joiner that gives up, falls silent or has another model leaves things as they were") {
   Job job(setup_of(1, 2));
   job.run();
@@ -149,7 +160,49 @@ TEST_CASE("a joiner that gives up, falls silent or has another model leaves thin
   CHECK(job.worker_member(1).final_clock == 5);
   come(job, 1);
   say_joining(job, 0, 1, -1);
-  CHECK(said(job, "server 0 has no memory for it"));
+  CHECK(said(job, "server 0 has no way to it (--fabric and --bind as the job's), or no memory"));
+}
+
+TEST_CASE("a joiner that gives up before its first step is lost, and the job trains on") {
+  Job job(setup_of(1, 2));
+  job.run();
+  bury(job, 1, 5);
+  come(job, 1);
+  say_joining(job, 0, 1, 8);
+  job.worker_reports[1].clock = 8;
+  job.say_worker(1);
+  REQUIRE(job.core.fault(job.worker(1), "no room on the GPU", job.now).has_value());
+  CHECK(job.core.phase() == Phase::RUNNING);
+  CHECK(said(job, "no room on the GPU; the others go on"));
+  CHECK(job.worker_member(1).state == MemberState::RESOLVING);
+  job.server_reports[0].joining.clear();
+  job.server_reports[0].resolving[1] = 8;
+  job.say_server(0);
+  CHECK(job.worker_member(1).final_clock == 8);
+  // One that trains fails the job, as others do.
+  job.server_reports[0].resolving.clear();
+  come(job, 1, 3000);
+  say_joining(job, 0, 1, 8);
+  REQUIRE(job.worker_member(1).first_clock == 10);
+  job.worker_reports[1].clock = 11;
+  job.say_worker(1);
+  REQUIRE(job.core.fault(job.worker(1), "a gradient is no number", job.now).has_value());
+  CHECK(job.core.phase() == Phase::FAILED);
+}
+
+TEST_CASE("a restored place that nobody took at the start goes on beyond what it had done") {
+  Job saved(with_directory(setup_of(1, 3)));
+  saved.run();
+  saved.server_reports[0].applied = {{0, 7}, {1, 6}, {2, 20}};
+  REQUIRE(saved.core.checkpoint(saved.now).has_value());
+  JobSetup setup = with_places(with_directory(setup_of(1, 2)), 3);
+  setup.history = {saved.save()};
+  setup.restore = setup.history[0].id;
+  Job job(setup);
+  job.run();
+  come(job, 2);
+  say_joining(job, 0, 2, 8);
+  CHECK(job.worker_member(2).first_clock == 20);
 }
 
 TEST_CASE("joins and checkpoints wait for each other, and an ending job takes nobody") {
@@ -171,6 +224,21 @@ TEST_CASE("joins and checkpoints wait for each other, and an ending job takes no
   CHECK(said(job, "did not join: the job is ending"));
   CHECK(contains(error_of(job.core.join(request_of(Role::WORKER, 2, 9), job.now)),
                  "comes too late: the job is stopping: Ctrl-C"));
+}
+
+TEST_CASE("M3 C5 below min_workers workers train on while a joiner's place becomes free") {
+  Job job(setup_of(1, 2, {{"min_workers", "2"}, {"update", "per_clock"}, {"staleness", "2"}}));
+  job.run();
+  bury(job, 1, 5);
+  CHECK(job.core.view().paused);
+  come(job, 1);
+  CHECK_FALSE(job.core.view().paused);
+  REQUIRE(job.core.fault(job.worker(1), "no data", job.now).has_value());
+  CHECK(job.core.view().paused);
+  come(job, 1);
+  say_joining(job, 0, 1, 7);
+  CHECK_FALSE(job.core.view().paused);
+  CHECK(said(job, "training goes on"));
 }
 
 TEST_CASE("M3 below min_workers the job waits for a joiner, for so long") {

@@ -367,8 +367,7 @@ TEST_CASE("lamb: a server whose norms do not come is named, and the server gives
   auto silent = open_endpoint("tcp");
   silent->start([](std::span<const std::byte>) {});
   EngineConfig config = half_of_a_tensor(0, silent->info().address);
-  config.settings.transfer_timeout_ms = milliseconds(3000);
-  config.settings.member_timeout_ms = milliseconds(30);
+  config.norm_patience = milliseconds(30);
   FakeWorker worker;
   Server server(config);
   server.engine->view(view_for(worker, 1, config.settings));
@@ -565,6 +564,31 @@ TEST_CASE("a worker that asks for weights while some are on their way to it is g
   CHECK(worker.expect<transport::Pulled>().request == 1);
   CHECK(await(*server.engine, [](const EngineReport&) { return true; }).bytes_written ==
         kPartitions * kElements * sizeof(float));
+}
+
+TEST_CASE("C5 a joiner of another fabric is told of, and the server trains on") {
+  FakeWorker worker;
+  const FakeWorker joiner("shm", 1);
+  EngineConfig config = config_for("");
+  config.places = 2;
+  Server server(config);
+  EngineView view = view_for(worker, 1);
+  view.workers.push_back(
+      {{WorkerId(1), Incarnation(9), WorkerPhase::kJoining, Clock(0)}, joiner.address()});
+  server.engine->view(view);
+  const auto joining = [&](std::int64_t epoch) {
+    return await(*server.engine, [&](const EngineReport& r) { return r.epoch == epoch; });
+  };
+  EngineReport report = joining(1);
+  REQUIRE(report.joining.contains(WorkerId(1)));
+  CHECK_FALSE(report.joining.at(WorkerId(1)));
+  CHECK(report.fault.empty());
+  view.epoch = 2;
+  view.workers[1].address = worker.address();
+  server.engine->view(view);
+  report = joining(2);
+  REQUIRE(report.joining.contains(WorkerId(1)));
+  CHECK(report.joining.at(WorkerId(1)) == Clock(0));
 }
 
 TEST_CASE("a worker of another job is refused, and an engine ends in the middle of things") {

@@ -107,7 +107,7 @@ void FakeScheduler::make_plan(const rpc::Model& model) {
     plan_.restore = restore;
     plan_.progress[0] = *progress;
   }
-  view_.phase = rpc::Phase::RUNNING;
+  view_.phase = planned;
   view_.initializer = initializer && !progress ? 0 : -1;
   touch();
 }

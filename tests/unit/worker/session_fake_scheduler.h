@@ -34,7 +34,8 @@ class FakeScheduler {
   std::function<Status(const rpc::RegisterRequest&)> on_join;  // may refuse or fail
   std::string checkpoint_dir;
   std::string restore = "ckpt-1";
-  bool initializer = true;  // worker 0 gives initial values
+  bool initializer = true;                         // worker 0 gives initial values
+  rpc::Phase::type planned = rpc::Phase::RUNNING;  // the phase then
 
   void set_phase(rpc::Phase::type phase, std::string reason);
   std::string reason();

@@ -113,6 +113,22 @@ TEST_CASE("COMMIT waits for the servers to take everything, and commit() does no
   session->finish({});
 }
 
+TEST_CASE(
+    "a worker that comes as the job stops ends as the others do, and is refused when it is over") {
+  Job job;
+  job.scheduler.initializer = false;
+  job.scheduler.planned = rpc::Phase::STOPPING;
+  auto session = job.start();
+  CHECK_FALSE(session->begin_step());
+  session->finish({});
+  CHECK(job.scheduler.finished()->clock == 0);
+  session.reset();
+
+  Job over;
+  over.scheduler.planned = rpc::Phase::DONE;
+  CHECK(contains(testing::error_of([&] { over.start(); }), "stopped before training began"));
+}
+
 TEST_CASE("STOPPING ends begin_step() that waits for weights") {
   Job job;
   auto session = job.start();
