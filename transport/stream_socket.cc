@@ -20,8 +20,6 @@ constexpr int kBacklog = 4096;
 constexpr int kSilenceMs = 60'000;
 constexpr int kProbeSeconds = 15;
 constexpr int kProbes = 3;
-// Bytes of large frames wait here, not in the kernel, where small ones would be behind them.
-constexpr int kUnsent = 256 << 10;
 
 void set(const FileDescriptor& socket, int level, int option, int value) noexcept {
   setsockopt(socket.get(), level, option, &value, sizeof value);
@@ -152,7 +150,6 @@ int connect_error(const FileDescriptor& socket) noexcept {
 
 void prepare_stream(const FileDescriptor& socket) noexcept {
   set(socket, IPPROTO_TCP, TCP_NODELAY, 1);
-  set(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsent);
   set(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, kSilenceMs);
   set(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
   set(socket, IPPROTO_TCP, TCP_KEEPIDLE, kProbeSeconds);
