@@ -89,7 +89,7 @@ PciInventory read_pci() {
     out.places.emplace(place.address, std::move(place));
   }
   std::sort(out.gpus.begin(), out.gpus.end(),
-            [](const Gpu& a, const Gpu& b) { return a.place.address < b.place.address; });
+            [](const GpuInfo& a, const GpuInfo& b) { return a.place.address < b.place.address; });
   return out;
 }
 

@@ -13,7 +13,7 @@ namespace leeway::transport {
 
 struct PciInventory {
   std::vector<NumaNode> numa_nodes;
-  std::vector<Gpu> gpus;
+  std::vector<GpuInfo> gpus;
   std::map<std::string, PciPlace> places;  // by address
 };
 

@@ -145,13 +145,13 @@ class Selection {
   }
 
   bool has_gpu(const Candidate& c) const {
-    return std::any_of(topology_.gpus.begin(), topology_.gpus.end(), [&](const Gpu& gpu) {
+    return std::any_of(topology_.gpus.begin(), topology_.gpus.end(), [&](const GpuInfo& gpu) {
       return distance(gpu.place, c.nic->place) == Distance::kSameSwitch;
     });
   }
 
   void keep_those_with_gpus() {
-    const auto served = [&](const Gpu& gpu) {
+    const auto served = [&](const GpuInfo& gpu) {
       return std::any_of(in_.begin(), in_.end(), [&](const Candidate& c) {
         return distance(gpu.place, c.nic->place) == Distance::kSameSwitch;
       });
@@ -215,10 +215,11 @@ void weigh(std::vector<RailPlan>& rails) {
 
 // GPUs to which the same rails are nearest take turns: each gets its part of them, or, where there
 // are more GPUs, one.
-std::vector<GpuRails> share_out(const std::vector<Gpu>& gpus, const std::vector<Candidate>& rails) {
+std::vector<GpuRails> share_out(const std::vector<GpuInfo>& gpus,
+                                const std::vector<Candidate>& rails) {
   std::vector<GpuRails> out;
   std::map<std::vector<std::size_t>, std::vector<std::size_t>> groups;  // rails -> GPUs
-  for (const Gpu& gpu : gpus) {
+  for (const GpuInfo& gpu : gpus) {
     Distance best = Distance::kOtherNode;
     for (const Candidate& c : rails) best = std::min(best, distance(gpu.place, c.nic->place));
     std::vector<std::size_t> near;
@@ -432,7 +433,7 @@ std::optional<std::string> local_gpu(const Topology& topology, const char* local
   if (local_rank == nullptr && visible_devices == nullptr) return std::nullopt;
   std::vector<std::string> gpus;
   gpus.reserve(topology.gpus.size());
-  for (const Gpu& gpu : topology.gpus) gpus.push_back(gpu.place.address);
+  for (const GpuInfo& gpu : topology.gpus) gpus.push_back(gpu.place.address);
   std::sort(gpus.begin(), gpus.end());
   std::vector<std::optional<std::size_t>> visible;
   if (visible_devices == nullptr) {

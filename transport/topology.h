@@ -56,10 +56,10 @@ struct Nic {
   friend bool operator==(const Nic&, const Nic&) = default;
 };
 
-struct Gpu {
+struct GpuInfo {
   std::string model;  // PCI vendor and device, "10de:2330"
   PciPlace place;
-  friend bool operator==(const Gpu&, const Gpu&) = default;
+  friend bool operator==(const GpuInfo&, const GpuInfo&) = default;
 };
 
 struct NumaNode {
@@ -71,7 +71,7 @@ struct NumaNode {
 struct Topology {
   std::vector<NumaNode> numa_nodes;
   std::vector<Nic> nics;
-  std::vector<Gpu> gpus;
+  std::vector<GpuInfo> gpus;
   friend bool operator==(const Topology&, const Topology&) = default;
 };
 

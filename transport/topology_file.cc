@@ -117,7 +117,7 @@ class Parser {
   void parse_gpu(const std::string& subject, const std::vector<std::string_view>& words) {
     const Fields f = fields(words, {"model", "node", "bridges"});
     limit(out_.gpus.size(), "GPUs");
-    Gpu gpu{.model = f.contains("model") ? name(f.at("model")) : "", .place = place(f)};
+    GpuInfo gpu{.model = f.contains("model") ? name(f.at("model")) : "", .place = place(f)};
     gpu.place.address = normal_pci_address(subject);
     if (!seen_.insert("gpu " + gpu.place.address).second)
       fail(fmt::format("gpu {} is listed twice", gpu.place.address));
@@ -265,7 +265,7 @@ std::string print_topology(const Topology& topology) {
   for (const NumaNode& node : topology.numa_nodes)
     out += fmt::format("node {}{}\n", node.number,
                        node.cpus.empty() ? "" : fmt::format(" cpus={}", node.cpus));
-  for (const Gpu& gpu : topology.gpus) {
+  for (const GpuInfo& gpu : topology.gpus) {
     out += fmt::format("gpu {}", gpu.place.address);
     if (!gpu.model.empty()) out += fmt::format(" model={}", gpu.model);
     out += print_place(gpu.place) + "\n";

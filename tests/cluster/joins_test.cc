@@ -26,6 +26,22 @@ CommandResult join(Job& job, std::vector<std::string> program,
   return run_command(command);
 }
 
+// Steps of 5 ms, each of which is said.
+std::vector<std::string> stepping(int steps) {
+  return {"small_worker", "--steps", std::to_string(steps), "--step-ms", "5", "--print-steps"};
+}
+
+// Of a job with min_workers that lacks one: it waits, and goes on when one has joined.
+void goes_on_when_one_joins(Job& job, const std::vector<std::string>& program) {
+  job.wait_for("waiting up to rejoin_timeout_ms");
+  const CommandResult joined = join(job, program);
+  CHECK_MESSAGE(joined.exit_code == 0, joined.output);
+  const JobResult& result = job.finish(seconds(60));
+  REQUIRE_MESSAGE(result.exit_code == 0, result.output);
+  CHECK(result.output.find("training goes on") != std::string::npos);
+  CHECK(result.summary.violations == 0);
+}
+
 }  // namespace
 
 TEST_SUITE_BEGIN("joins");
@@ -36,8 +52,7 @@ TEST_CASE("C5: the slowest worker is killed, one joins in its place, and trainin
     Job job;
     job.servers(2).workers(3).flag("--staleness", "2").flag("--update", update);
     job.flag("--inject", "slow:worker=1,factor=10");
-    const std::vector<std::string> program = {"small_worker", "--steps", "400",
-                                              "--step-ms",    "5",       "--print-steps"};
+    const auto program = stepping(400);
     job.program(program);
     job.start();
     job.wait_for("[worker.1] step 5\n");
@@ -60,8 +75,7 @@ TEST_CASE("C5: the slowest worker is killed, one joins in its place, and trainin
 TEST_CASE("one worker more joins where the job has room, and a further one is refused") {
   Job job;
   job.servers(2).workers(2).flag("--max-workers", "3").flag("--update", "per_clock");
-  const std::vector<std::string> program = {"small_worker", "--steps", "300",
-                                            "--step-ms",    "5",       "--print-steps"};
+  const auto program = stepping(300);
   job.program(program);
   job.start();
   job.wait_for("[worker.0] step 5\n");
@@ -91,7 +105,7 @@ TEST_CASE("one worker more joins where the job has room, and a further one is re
 TEST_CASE("M8: a joiner with another model or token is refused, and the job trains on") {
   Job job;
   job.servers(1).workers(2).flag("--max-workers", "3");
-  job.program({"small_worker", "--steps", "200", "--step-ms", "5", "--print-steps"});
+  job.program(stepping(200));
   job.start();
   job.wait_for("[worker.0] step 5\n");
   const CommandResult other = join(job, {"small_worker", "--shapes", "a=4x4", "--steps", "200"});
@@ -110,46 +124,32 @@ TEST_CASE("M8: a joiner with another model or token is refused, and the job trai
 TEST_CASE("M3: below min_workers training waits, and goes on when one joins") {
   Job job;
   job.servers(2).workers(2).set("min_workers", "2").flag("--staleness", "inf");
-  const std::vector<std::string> program = {"small_worker", "--steps", "200",
-                                            "--step-ms",    "5",       "--print-steps"};
+  const auto program = stepping(200);
   job.program(program);
   job.start();
   job.wait_for("[worker.0] step 20\n");
   job.kill_member("worker.1", SIGKILL);
   job.wait_for("waiting up to rejoin_timeout_ms");
   CHECK(job.output().find("[worker.0] step 200\n") == std::string::npos);
-  const CommandResult joined = join(job, program);
-  CHECK_MESSAGE(joined.exit_code == 0, joined.output);
-  const JobResult& result = job.finish(seconds(60));
-  REQUIRE_MESSAGE(result.exit_code == 0, result.output);
-  CHECK(result.output.find("training goes on") != std::string::npos);
-  CHECK(result.summary.violations == 0);
+  goes_on_when_one_joins(job, program);
 }
 
 TEST_CASE("C5 M3: below min_workers what the dead one was ahead does not keep its place taken") {
   Job job;
   job.servers(2).workers(2).set("min_workers", "2").flag("--staleness", "2");
   job.flag("--update", "per_clock").flag("--inject", "slow:worker=0,factor=10");
-  const std::vector<std::string> program = {"small_worker", "--steps", "60",
-                                            "--step-ms",    "5",       "--print-steps"};
+  const auto program = stepping(60);
   job.program(program);
   job.start();
   job.wait_for("[worker.1] step 5\n");
   job.kill_member("worker.1", SIGKILL);
-  job.wait_for("waiting up to rejoin_timeout_ms");
-  const CommandResult joined = join(job, program);
-  CHECK_MESSAGE(joined.exit_code == 0, joined.output);
-  const JobResult& result = job.finish(seconds(60));
-  REQUIRE_MESSAGE(result.exit_code == 0, result.output);
-  CHECK(result.output.find("training goes on") != std::string::npos);
-  CHECK(result.summary.violations == 0);
+  goes_on_when_one_joins(job, program);
 }
 
 TEST_CASE("M3: without any worker left a job with min_workers waits for one") {
   Job job;
   job.servers(1).workers(1).set("min_workers", "1");
-  const std::vector<std::string> program = {"small_worker", "--steps", "60",
-                                            "--step-ms",    "5",       "--print-steps"};
+  const auto program = stepping(60);
   job.program(program);
   job.start();
   job.wait_for("[worker.0] step 20\n");

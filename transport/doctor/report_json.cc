@@ -63,7 +63,7 @@ Json choice(const transport::NicChoice& choice) {
 std::string print_json(const Report& report) {
   Json nodes = Json::array(), nics = Json::array(), gpus = Json::array(), checks = Json::array();
   for (const transport::Nic& each : report.topology.nics) nics.push_back(nic(each));
-  for (const transport::Gpu& gpu : report.topology.gpus) {
+  for (const transport::GpuInfo& gpu : report.topology.gpus) {
     Json out = {{"model", or_null(gpu.model)}};
     out.update(place(gpu.place));
     gpus.push_back(std::move(out));

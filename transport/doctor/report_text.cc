@@ -8,7 +8,7 @@
 namespace leeway::doctor {
 namespace {
 
-using transport::Gpu;
+using transport::GpuInfo;
 using transport::Nic;
 using transport::Port;
 using transport::Topology;
@@ -62,7 +62,7 @@ std::string nics(const Topology& topology) {
 std::string gpus(const Topology& topology) {
   if (topology.gpus.empty()) return "";
   std::vector<Row> rows;
-  for (const Gpu& gpu : topology.gpus)
+  for (const GpuInfo& gpu : topology.gpus)
     rows.push_back({gpu.place.address, gpu.model, node(gpu.place.numa_node)});
   return "\nGPUs\n" + table(rows);
 }

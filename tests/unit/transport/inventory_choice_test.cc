@@ -66,7 +66,7 @@ Nic hardware(const std::string& name, double rate, std::vector<std::string> brid
                      .addresses = {"10.0.0.1"}}}};
 }
 
-Gpu gpu(const std::string& address, std::vector<std::string> bridges, int node) {
+GpuInfo gpu(const std::string& address, std::vector<std::string> bridges, int node) {
   return {"10de:2330", {address, std::move(bridges), node}};
 }
 
@@ -259,7 +259,7 @@ TEST_CASE("GPUs with the same NICs at the same distance share these out") {
   // Four GPUs over the same two: two each.
   for (const char* at : {"0000:1c:00.0", "0000:1d:00.0"}) machine.gpus.push_back(gpu(at, above, 0));
   Names taken;
-  for (const Gpu& each : machine.gpus)
+  for (const GpuInfo& each : machine.gpus)
     for (const auto& device : devices(near_rails(machine, {.gpu = each.place.address})))
       taken.push_back(device);
   CHECK(taken == Names{"mlx5_0", "mlx5_0", "mlx5_1", "mlx5_1"});

@@ -133,7 +133,7 @@ TEST_CASE("hwloc's view: GPUs for computing, bridges from the host down, NUMA no
   ::unsetenv("HWLOC_XMLFILE");
   CHECK(pci.numa_nodes == std::vector<NumaNode>{{0, "0"}, {1, "1"}});
   REQUIRE(pci.gpus.size() == 1);  // not the console's VGA
-  const Gpu& gpu = pci.gpus[0];
+  const GpuInfo& gpu = pci.gpus[0];
   CHECK(gpu.model == "10de:2330");
   CHECK(gpu.place.address == "0000:1b:00.0");
   CHECK(gpu.place.numa_node == 0);

@@ -1,16 +1,17 @@
 // What of a session's gradients reaches the servers: codecs, checksums, micro-batches, clipping,
 // local steps, steps that are skipped.
 #include <doctest/doctest.h>
-#include <stdlib.h>
 
 #include <array>
 #include <filesystem>
 #include <limits>
+#include <string>
 #include <thread>
 
 #include "common/codec.h"
 #include "storage/checkpoint_store.h"
 #include "tests/unit/worker/session_job.h"
+#include "tests/unit/worker/temporary_directory.h"
 
 namespace leeway::worker {
 namespace {
@@ -85,8 +86,8 @@ TEST_CASE("top-k sends the largest, and everything in the end, skipped steps lef
 }
 
 TEST_CASE("top-k: a directory in which the scheduler has nothing is not the job's") {
-  char directory[] = "/tmp/leeway-residual-XXXXXX";
-  REQUIRE(mkdtemp(directory) != nullptr);
+  const TemporaryDirectory temporary;
+  const std::string directory = temporary.path();
   Job job;
   job.scheduler.settings["gradient_codec"] = "topk";
   job.scheduler.checkpoint_dir = directory;
@@ -94,12 +95,11 @@ TEST_CASE("top-k: a directory in which the scheduler has nothing is not the job'
   CHECK(contains(error, "has no manifest/"));
   CHECK(contains(error, "mount it on this host, or use another codec"));
   CHECK(std::filesystem::is_empty(directory));
-  std::filesystem::remove_all(directory);
 }
 
 TEST_CASE("top-k: a worker stands still for a checkpoint, keeps its residual, and its last one") {
-  char directory[] = "/tmp/leeway-residual-XXXXXX";
-  REQUIRE(mkdtemp(directory) != nullptr);
+  const TemporaryDirectory temporary;
+  const std::string directory = temporary.path();
   Job job;
   job.scheduler.settings["gradient_codec"] = "topk";  // one of three elements
   job.scheduler.checkpoint_dir = directory;
@@ -176,7 +176,6 @@ TEST_CASE("top-k: a worker stands still for a checkpoint, keeps its residual, an
   lacking.scheduler.progress.emplace();
   lacking.scheduler.progress->residual = true;
   CHECK(contains(error_of([&] { lacking.start(); }), "has no residual of this worker"));
-  std::filesystem::remove_all(directory);
 }
 
 TEST_CASE(

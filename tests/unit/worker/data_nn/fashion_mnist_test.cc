@@ -5,7 +5,8 @@
 #include <cmath>
 #include <numeric>
 
-#include "tests/unit/worker/data_nn/temporary_directory.h"
+#include "tests/unit/worker/data_nn/idx_bytes.h"
+#include "tests/unit/worker/temporary_directory.h"
 
 namespace leeway::worker::data {
 namespace {

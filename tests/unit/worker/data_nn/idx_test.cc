@@ -6,7 +6,8 @@
 
 #include <numeric>
 
-#include "tests/unit/worker/data_nn/temporary_directory.h"
+#include "tests/unit/worker/data_nn/idx_bytes.h"
+#include "tests/unit/worker/temporary_directory.h"
 #include "worker/random.h"
 
 namespace leeway::worker::data {

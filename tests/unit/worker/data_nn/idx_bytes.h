@@ -1,49 +1,15 @@
-// A directory of one test case, removed with everything in it at its end.
+// Bytes of files as data sets come in.
 #pragma once
 
 #include <zlib.h>
 
 #include <cstdint>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <string>
 #include <vector>
 
 #include "common/result.h"
+#include "tests/unit/worker/temporary_directory.h"
 
 namespace leeway::worker {
-
-using Bytes = std::vector<std::uint8_t>;
-
-class TemporaryDirectory {
- public:
-  TemporaryDirectory() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "leeway-XXXXXX").string();
-    LEEWAY_CHECK(::mkdtemp(pattern.data()) != nullptr);
-    path_ = pattern;
-  }
-  ~TemporaryDirectory() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryDirectory(const TemporaryDirectory&) = delete;
-  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
-
-  const std::filesystem::path& path() const { return path_; }
-
-  std::filesystem::path write(const std::string& name, const Bytes& bytes) const {
-    std::ofstream file(path_ / name, std::ios::binary);
-    file.write(reinterpret_cast<const char*>(bytes.data()),
-               static_cast<std::streamsize>(bytes.size()));
-    file.close();
-    LEEWAY_CHECK(file.good());
-    return path_ / name;
-  }
-
- private:
-  std::filesystem::path path_;
-};
 
 // An IDX file of unsigned bytes, whatever its dimensions say of them.
 inline Bytes idx_bytes(const std::vector<std::uint32_t>& dimensions, const Bytes& elements) {
