@@ -174,6 +174,7 @@ class Consistency {
   void take_clock(Sum& sum);
   void start_update(Apply apply, Effects& effects);
   void fold_late(Effects& effects);
+  Clock late_before() const;
   Clock clocks_upcoming() const;
   void count_applied(WorkerState& worker);
   void finish_update();

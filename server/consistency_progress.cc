@@ -168,6 +168,9 @@ void Consistency::fold_late(Effects& effects) {
   effects.emplace_back(std::move(fold));
 }
 
+// Steps of lower clocks join the next one, and may be folded.
+Clock Consistency::late_before() const { return clock_rule_.with_quorum() ? clock_ : Clock(0); }
+
 Clock Consistency::clocks_upcoming() const {
   return update_runs_ && closes_clock_ ? clock_.next() : clock_;
 }
@@ -216,7 +219,7 @@ Effects Consistency::tick(TimePoint now) {
 // --- admissions and answers ----------------------------------------------------------------------
 
 void Consistency::admit(Effects& effects) {
-  while (const auto admitted = slabs_.admit(workers_, newcomers())) {
+  while (const auto admitted = slabs_.admit(workers_, late_before(), newcomers())) {
     const auto [id, slab] = *admitted;
     OpenStep& open = *workers_.at(id).open;
     open.slab = slab;
@@ -407,7 +410,7 @@ bool Consistency::place_is_free(WorkerId id) const {
     return false;
   if (std::ranges::any_of(draining_, [&](const auto& one) { return one.first.worker == id; }))
     return false;
-  return memory_for_one() && slabs_.room_for_one(workers_, newcomers());
+  return memory_for_one() && slabs_.room_for_one(workers_, late_before(), newcomers());
 }
 
 // The smallest live clock. No clock below it is to be applied with a newcomer's step: under

@@ -673,6 +673,40 @@ TEST_CASE("late steps give their slabs back when somebody waits for one") {
   CHECK(sum.weight == 1.0f / 8);  // 48 + 8 + 8 samples are 8 times 8
 }
 
+TEST_CASE("with a slab for each worker, nobody waits for a late one, wherever it is in its step") {
+  CoreFixture s({.per_clock = true,
+                 .quorum = 3,
+                 .staleness = Bound{0},
+                 .workers = 4,
+                 .slabs = 4,
+                 .minimal_slabs = 4});
+  std::uint32_t requests = 0;
+  const auto others_go_on = [&](std::uint64_t c) {
+    const std::size_t answered = s.answers.size();
+    for (std::uint32_t w = 0; w < 3; ++w) s.pull(w, c, ++requests);
+    CHECK(s.answers.size() == answered + 3);
+    for (std::uint32_t w = 0; w < 3; ++w) s.push(w, c, 0);
+    if (!s.folds.empty()) {
+      s.folds.clear();
+      s.finish_update();
+    }
+    CHECK(s.reads.size() >= 3);
+    s.finish_reads();
+    const std::size_t updates = s.updates.size();
+    for (std::uint32_t w = 0; w < 3; ++w) s.step(w, c);
+    CHECK(s.updates.size() == updates + 1);
+    s.finish_update();
+  };
+  others_go_on(0);
+  others_go_on(1);
+  s.push(3, 0, 0);  // half of it is there
+  for (std::uint64_t c = 2; c < 5; ++c) others_go_on(c);
+  s.step(3, 0);
+  SUBCASE("between two steps") {}
+  SUBCASE("in the next one, its last waits for an update") { s.push(3, 1, 0); }
+  for (std::uint64_t c = 5; c < 8; ++c) others_go_on(c);
+}
+
 TEST_CASE("adaptive grace waits for whom it is worth it") {
   CoreFixture s({.per_clock = true,
                  .quorum = 2,
